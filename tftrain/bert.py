@@ -1,0 +1,141 @@
+"""Text classification with TFBertForSequenceClassification.
+
+    python -m tftrain.bert
+    python -m tftrain.bert --model=google-bert/bert-base-chinese --dataset=FOLDER
+"""
+
+import time
+
+from absl import flags as absl_flags
+
+from tftrain import configuration, flags, quiet
+from tftrain.configuration import Recipe
+from tftrain.data import model_folder, sets
+from tftrain.errors import UserError
+
+EMBEDDED = {"wordnet_glosses": "wordnet_glosses/1.0.0"}
+FROM_SCRATCH = Recipe(
+    batch_size=32, epochs=8, learning_rate=1e-3, optimizer="adam", schedule="linear", warmup=0.1, label_smoothing=0.1
+)
+# Devlin et al. (2019), appendix A.3: Adam, 2 to 4 epochs, 2e-5 to 5e-5, batches of 16 or 32.
+FINE_TUNING = Recipe(batch_size=32, epochs=3, learning_rate=3e-5, optimizer="adam", schedule="linear", warmup=0.1)
+
+FLAGS = flags.FLAGS
+flags.define_shared(from_scratch=FROM_SCRATCH, pretrained=FINE_TUNING)
+flags.group(
+    "Data",
+    absl_flags.DEFINE_string(
+        "dataset", "wordnet_glosses", f"one that ships ({', '.join(EMBEDDED)}), or a prepared TFDS data set's folder"
+    ),
+    flags.integer("max_length", 128, "texts are cut to so many tokens"),
+)
+flags.group(
+    "Network",
+    absl_flags.DEFINE_string(
+        "model", None, "a folder, or a Hugging Face hub's name, with a pretrained BERT; left out: a small one from scratch"
+    ),
+    flags.number("dropout", None, "rate in the network (default: 0.1 from scratch, the model's own if pretrained)"),
+)
+flags.group(
+    "Network from scratch",
+    flags.integer("vocabulary_size", 8000, "WordPiece tokens learnt from the training texts"),
+    flags.integer("hidden_size", 128, "width"),
+    flags.integer("layers", 2, "Transformer layers"),
+    flags.integer("heads", 2, "attention heads of a layer"),
+    flags.integer("intermediate_size", 512, "width of a layer's feed-forward network"),
+)
+
+
+def main() -> None:
+    """Train as the flags say."""
+    started = time.monotonic()
+    hardware = flags.hardware()
+    recipe = flags.recipe(FINE_TUNING if FLAGS.model else FROM_SCRATCH)
+    _check_flags()
+    folder = sets.find(FLAGS.dataset, EMBEDDED)
+    model = None
+    if FLAGS.model:
+        model = model_folder.find(FLAGS.model)
+        model_folder.check(model)
+
+    with quiet.startup():
+        from tftrain import run_directory, runtime, trainer
+        from tftrain.data import batching, text
+        from tftrain.networks import bert
+
+        devices = runtime.start(hardware)
+    trainer.check_batches(recipe, devices)
+    run = run_directory.RunDirectory(FLAGS.run_dir, "bert")
+    texts, labels, label_names = text.read(folder, "train")
+    test_texts, test_labels, _ = text.read(folder, "test")
+    if model:
+        tokenizer = text.load_tokenizer(model)
+        config = bert.read_config(model, label_names)
+    else:
+        tokenizer = text.train_tokenizer(texts, FLAGS.vocabulary_size)
+        config = bert.small_config(
+            label_names,
+            vocab_size=len(tokenizer),
+            hidden_size=FLAGS.hidden_size,
+            num_hidden_layers=FLAGS.layers,
+            num_attention_heads=FLAGS.heads,
+            intermediate_size=FLAGS.intermediate_size,
+            max_position_embeddings=FLAGS.max_length,
+        )
+    if FLAGS.dropout is not None:
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = FLAGS.dropout
+        config.classifier_dropout = None
+    if FLAGS.max_length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_length={FLAGS.max_length}: the model has {config.max_position_embeddings} positions; give no more than that"
+        )
+    tokenizer.save_pretrained(run.path / "tokenizer")
+
+    training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
+    testing, test_cut = text.encode(tokenizer, test_texts, test_labels, FLAGS.max_length)
+    lengths, padding = batching.choose_batch_lengths(training.lengths)
+    test_lengths, _ = batching.choose_batch_lengths(testing.lengths)
+    notes = [("lengths", f"batches of {', '.join(map(str, lengths))} tokens, {padding:.0%} of them padding")]
+    if cut or test_cut:
+        notes.append(("cut", f"to {FLAGS.max_length} tokens: {cut:,} training and {test_cut:,} test texts"))
+    if devices.xla:
+        notes.append(("compiling", f"{len(lengths)} shapes for training and {len(test_lengths)} for evaluation, on each replica"))
+
+    def build_network():
+        network = bert.build(config)
+        if model:
+            new = bert.load_weights(network, model)
+            notes.append(("new", ", ".join(new) if new else "none: all weights come from the model's folder"))
+        return network
+
+    task = trainer.Task(
+        name="bert",
+        train=batching.Batches(
+            training,
+            recipe.batch_size,
+            seed=recipe.seed,
+            batch_lengths=lengths,
+            row_multiple=recipe.accumulate_steps,
+        ),
+        test=batching.Batches(testing, recipe.evaluation_batch_size, batch_lengths=test_lengths),
+        label_names=label_names,
+        build_network=build_network,
+        notes=notes,
+    )
+    trainer.train(task, recipe, devices, run, flags=flags.resolved(recipe), started=started)
+
+
+def _check_flags() -> None:
+    """Refuse what is out of range."""
+    for name in ("layers", "heads", "hidden_size", "intermediate_size"):
+        configuration.check_count(name, FLAGS[name].value)
+    configuration.check_count("max_length", FLAGS.max_length, minimum=3)  # [CLS], a token, [SEP]
+    configuration.check_count("vocabulary_size", FLAGS.vocabulary_size, minimum=100)
+    if FLAGS.dropout is not None:
+        configuration.check_number("dropout", FLAGS.dropout, 0, 1)
+    if FLAGS.hidden_size % FLAGS.heads:
+        raise UserError(f"--hidden_size={FLAGS.hidden_size}: should be a multiple of --heads={FLAGS.heads}")
+
+
+if __name__ == "__main__":
+    flags.run(main)

@@ -1,0 +1,130 @@
+"""What a run is asked to do, as frozen dataclasses that refuse what cannot be.
+
+They are made from flags by `tftrain.flags`, or directly in a notebook. Nothing here imports TensorFlow.
+"""
+
+import dataclasses
+import math
+
+from tftrain.errors import UserError
+
+PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
+SWITCHES = ("auto", "on", "off")
+OPTIMIZERS = ("adam", "adamw", "sgd")
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+def check(name: str, value, condition: bool, expected: str) -> None:
+    """Raise UserError that names the field, its value and what is expected, unless the condition holds."""
+    if not condition:
+        raise UserError(f"--{name}={value}: should be {expected}")
+
+
+def check_count(name: str, value, minimum: int = 1) -> None:
+    """Refuse what is not a whole number of at least `minimum`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    check(name, value, whole and value >= minimum, f"a whole number of at least {minimum}")
+
+
+def check_number(name: str, value, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
+    """Refuse what is not a finite number in [low, high), or in (low, high) with `open_low`."""
+    finite = isinstance(value, (int, float)) and math.isfinite(value)
+    inside = finite and (value > low if open_low else value >= low) and value < high
+    bounds = f"above {low:g}" if open_low else f"of at least {low:g}"
+    bounds += "" if math.isinf(high) else f" and below {high:g}"
+    check(name, value, inside, f"a finite number {bounds}")
+
+
+def check_choice(name: str, value, choices) -> None:
+    """Refuse what is not one of the choices."""
+    check(name, value, value in choices, "one of " + ", ".join(choices))
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """Where a run computes, and in which arithmetic.
+
+    Attributes:
+      gpus: the first so many GPUs; None: all that are visible, else the CPU; 0: the CPU.
+      virtual_devices: so many logical devices on the CPU, or on one GPU with `gpus=1`.
+      precision: one of PRECISIONS.
+      xla: one of SWITCHES.
+    """
+
+    gpus: int | None = None
+    virtual_devices: int | None = None
+    precision: str = "auto"
+    xla: str = "auto"
+
+    def __post_init__(self):
+        if self.gpus is not None:
+            check_count("gpus", self.gpus, minimum=0)
+        if self.virtual_devices is not None:
+            check_count("virtual_devices", self.virtual_devices)
+            if self.gpus is not None and self.gpus > 1:
+                raise UserError(
+                    f"--gpus={self.gpus} with --virtual_devices={self.virtual_devices}: "
+                    "virtual devices divide the CPU (--gpus=0) or one GPU (--gpus=1)"
+                )
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("xla", self.xla, SWITCHES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+      batch_size: examples in a step, over all replicas together (the global batch size).
+      eval_batch_size: the same for evaluation; None: batch_size.
+      accumulate_steps: micro-batches that a replica's share of a step is computed in.
+      epochs, steps: how long; exactly one of the two.
+      learning_rate: the peak of the schedule.
+      schedule: one of SCHEDULES; linear and cosine end at 0 with the last step.
+      warmup: steps of linear warm-up; below 1, a share of all steps.
+      optimizer: one of OPTIMIZERS.
+      weight_decay: decoupled weight decay (Loshchilov and Hutter, 2019), of kernels and embeddings alone;
+        None: 0.01 with adamw, else none.
+      label_smoothing: the share of each label's probability that is spread over all classes.
+      seed: of the initial weights, the order of the examples, dropout and augmentation.
+    """
+
+    batch_size: int
+    eval_batch_size: int | None = None
+    accumulate_steps: int = 1
+    epochs: int | None = None
+    steps: int | None = None
+    learning_rate: float
+    schedule: str = "constant"
+    warmup: float = 0
+    optimizer: str = "adam"
+    weight_decay: float | None = None
+    label_smoothing: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("batch_size", "accumulate_steps"):
+            check_count(name, getattr(self, name))
+        for name in ("eval_batch_size", "epochs", "steps"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        if (self.epochs is None) == (self.steps is None):
+            raise UserError(f"--epochs={self.epochs} and --steps={self.steps}: exactly one of the two should be given")
+        check_number("learning_rate", self.learning_rate, 0, open_low=True)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_number("warmup", self.warmup, 0)
+        if self.warmup >= 1 and self.warmup != int(self.warmup):
+            raise UserError(f"--warmup={self.warmup}: should be a share of all steps below 1, or a whole number of steps")
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.weight_decay is not None:
+            check_number("weight_decay", self.weight_decay, 0)
+        if self.weight_decay and self.optimizer == "adam":
+            raise UserError(f"--weight_decay={self.weight_decay:g} with --optimizer=adam: use --optimizer=adamw")
+        check_number("label_smoothing", self.label_smoothing, 0, 1)
+        check_count("seed", self.seed, minimum=0)
+        check("seed", self.seed, self.seed < 2**31, "below 2147483648")
+
+    @property
+    def evaluation_batch_size(self) -> int:
+        """Examples in a step of evaluation, over all replicas together."""
+        return self.eval_batch_size or self.batch_size

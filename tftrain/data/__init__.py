@@ -1,0 +1,1 @@
+"""Data sets as examples that can be read in any order, and batches of them."""

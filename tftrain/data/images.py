@@ -1,0 +1,54 @@
+"""Images as examples."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.data import sets
+from tftrain.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageExamples:
+    """Images of one shape in memory.
+
+    Attributes:
+      images: uint8 [count, height, width, channels].
+      labels: int32 [count].
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    lengths = None
+
+    def inputs(self, rows: tf.Tensor, length=None) -> tf.Tensor:
+        """uint8 [batch, height, width, channels]."""
+        del length
+        return tf.gather(tf.constant(self.images), rows)
+
+
+def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
+    """Read a split of a TFDS-format image set, and its label names.
+
+    Raises:
+      UserError: as `sets.read`, or the images differ in shape.
+    """
+    table, label_names = sets.read(folder, split, ("image", "label"))
+    shapes = {image.shape for image in table["image"]}
+    if len(shapes) != 1:
+        shown = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:3])
+        raise UserError(f"--dataset={folder}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed")
+    return ImageExamples(np.stack(table["image"]), np.array(table["label"], np.int32)), label_names
+
+
+def flip(images: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    """Mirror each image left to right with probability one half.
+
+    Args:
+      images: [batch, height, width, channels].
+      words: uint32 [batch, 4], random.
+    """
+    chosen = tf.bitwise.bitwise_and(words[:, 0], 1) == 1
+    return tf.where(chosen[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)

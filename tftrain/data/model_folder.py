@@ -1,0 +1,100 @@
+"""Finds a pretrained model's folder and the files in it, without TensorFlow."""
+
+import json
+import pathlib
+
+from tftrain.errors import UserError
+
+# What is fetched from a hub: nothing that is unpickled or run.
+_WANTED = ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "*.safetensors*"]
+
+
+def find(model: str) -> pathlib.Path:
+    """The local folder of a model: the folder itself, or the local copy of a Hugging Face hub's model.
+
+    Raises:
+      UserError: no such folder, and no such model on a hub in reach.
+    """
+    folder = pathlib.Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise UserError(f"--model={model}: this is a file; the folder that holds config.json is needed")
+    if model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model:
+        raise UserError(f"--model={model}: no such folder")
+
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    remedy = "pass --model=FOLDER with its config.json, model.safetensors and vocab.txt"
+    try:
+        return pathlib.Path(huggingface_hub.snapshot_download(model, allow_patterns=_WANTED))
+    except errors.HFValidationError:
+        raise UserError(f"--model={model}: neither a folder here nor a name that the Hugging Face hub can have") from None
+    except errors.LocalEntryNotFoundError:
+        raise UserError(f"--model={model}: no such folder here, and the Hugging Face hub cannot be reached; {remedy}") from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(f"--model={model}: neither a folder here nor a model on the Hugging Face hub; {remedy}") from None
+    except (OSError, errors.HfHubHTTPError) as error:
+        raise UserError(f"--model={model}: fetching it from the Hugging Face hub failed ({error}); {remedy}") from None
+
+
+def check(folder: pathlib.Path) -> None:
+    """Refuse a folder that lacks a configuration, a vocabulary or weights.
+
+    Raises:
+      UserError: which says what is missing and what was found.
+    """
+    read_json(folder / "config.json")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+        raise UserError(f"--model={folder}: no tokenizer.json or vocab.txt in it ({_listing(folder)})")
+    weight_files(folder)
+
+
+def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a folder's weights: safetensors, whole or in shards, else TensorFlow's HDF5.
+
+    Raises:
+      UserError: there are none, or only a pickled PyTorch file, which is not read since unpickling runs code from it.
+    """
+    whole, index, hdf5 = (folder / n for n in ("model.safetensors", "model.safetensors.index.json", "tf_model.h5"))
+    if whole.is_file():
+        return [whole]
+    if index.is_file():
+        shards = sorted({folder / name for name in read_json(index).get("weight_map", {}).values()})
+        missing = [shard.name for shard in shards if not shard.is_file()]
+        if missing or not shards:
+            raise UserError(f"--model={folder}: {index.name} names shards that are not there: {', '.join(missing)}")
+        return shards
+    if hdf5.is_file():
+        return [hdf5]
+    if (folder / "pytorch_model.bin").is_file():
+        raise UserError(
+            f"--model={folder}: it has only pytorch_model.bin, a pickle, which is not read because that runs code from "
+            "it; where torch is installed, from_pretrained(FOLDER).save_pretrained(FOLDER) writes model.safetensors"
+        )
+    raise UserError(f"--model={folder}: no model.safetensors or tf_model.h5 in it ({_listing(folder)})")
+
+
+def read_json(file: pathlib.Path) -> dict:
+    """A JSON object from a model folder.
+
+    Raises:
+      UserError: the file is missing or not a JSON object.
+    """
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"--model={file.parent}: no {file.name} in it ({_listing(file.parent)})") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"--model={file.parent}: {file.name} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"--model={file.parent}: {file.name} is not a JSON object")
+    return value
+
+
+def _listing(folder: pathlib.Path) -> str:
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not names:
+        return "it is empty"
+    return "it holds " + ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,83 @@
+"""Texts as examples: token numbers from a WordPiece tokenizer."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+import tokenizers
+import transformers
+
+from tftrain.data import sets
+from tftrain.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class TextExamples:
+    """Token numbers of texts of different lengths, one after the other in memory.
+
+    Attributes:
+      tokens: int32 [all tokens].
+      starts: int64 [count], where each text's tokens start.
+      lengths: int64 [count], how many each has, [CLS] and [SEP] included.
+      labels: int32 [count].
+      padding: the number of the padding token.
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    padding: int
+
+    def inputs(self, rows: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`input_ids` and `attention_mask`, int32 [batch, length]."""
+        columns = tf.range(tf.cast(length, tf.int64), dtype=tf.int64)[tf.newaxis, :]
+        inside = columns < tf.gather(tf.constant(self.lengths), rows)[:, tf.newaxis]
+        places = tf.where(inside, tf.gather(tf.constant(self.starts), rows)[:, tf.newaxis] + columns, 0)
+        ids = tf.where(inside, tf.gather(tf.constant(self.tokens), places), self.padding)
+        return {"input_ids": ids, "attention_mask": tf.cast(inside, tf.int32)}
+
+
+def read(folder: pathlib.Path, split: str) -> tuple[list[str], list[int], list[str]]:
+    """Read a split of a TFDS-format text set: texts, labels, label names."""
+    table, label_names = sets.read(folder, split, ("text", "label"))
+    return [text.decode("utf-8") for text in table["text"]], table["label"], label_names
+
+
+def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.BertTokenizerFast:
+    """A lower-casing WordPiece tokenizer with a vocabulary learnt from the texts."""
+    tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    tokenizer.train_from_iterator(texts, vocab_size=vocabulary_size, min_frequency=2, show_progress=False)
+    return transformers.BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, do_lower_case=True)
+
+
+def load_tokenizer(folder: pathlib.Path) -> transformers.PreTrainedTokenizerFast:
+    """The tokenizer of a model folder.
+
+    Raises:
+      UserError: its files cannot be read.
+    """
+    try:
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever its parsers raise
+        raise UserError(f"--model={folder}: its tokenizer cannot be loaded: {error}") from None
+
+
+def encode(tokenizer, texts: list[str], labels: list[int], max_length: int) -> tuple[TextExamples, int]:
+    """Tokenize texts, cut to `max_length` tokens.
+
+    Returns:
+      the examples, and how many texts were cut.
+    """
+    encodings = tokenizer(texts, add_special_tokens=True, truncation=True, max_length=max_length, verbose=False)
+    rows = encodings["input_ids"]
+    cut = sum(bool(encoding.overflowing) for encoding in encodings.encodings)
+    lengths = np.array([len(row) for row in rows], np.int64)
+    return TextExamples(
+        tokens=np.concatenate(rows).astype(np.int32),
+        starts=np.concatenate([[0], np.cumsum(lengths)[:-1]]),
+        lengths=lengths,
+        labels=np.array(labels, np.int32),
+        padding=tokenizer.pad_token_id,
+    ), cut

@@ -1,0 +1,194 @@
+"""The flags that every experiment shares, the configuration that they become, and how a command ends.
+
+An entry module calls `define_shared` and `group` at its top and `run(main)` at its end. Flags are parsed and
+checked before TensorFlow is imported, so that --help and a mistake are answered at once.
+"""
+
+import dataclasses
+import sys
+import textwrap
+
+from absl import app, flags, logging
+
+from tftrain import configuration
+from tftrain.configuration import Hardware, Recipe
+from tftrain.errors import UserError
+
+FLAGS = flags.FLAGS
+_groups: dict[str, list[str]] = {}
+
+
+class _Number(flags.ArgumentParser):
+    """Parses what `convert` takes; ranges are checked where the configuration is made."""
+
+    def __init__(self, convert, expected: str):
+        self._convert, self._expected = convert, expected
+
+    def parse(self, argument):
+        try:
+            return self._convert(argument)
+        except ValueError:
+            raise ValueError(f"should be {self._expected}") from None
+
+    def flag_type(self) -> str:
+        return self._expected
+
+
+def integer(name: str, default: int | None, help: str):
+    """Define a flag that takes a whole number."""
+    return flags.DEFINE(_Number(int, "a whole number"), name, default, help)
+
+
+def number(name: str, default: float | None, help: str):
+    """Define a flag that takes a number."""
+    return flags.DEFINE(_Number(float, "a number"), name, default, help)
+
+
+def integers(name: str, default: list[int] | None, help: str):
+    """Define a flag that takes whole numbers separated by commas."""
+    expected = "whole numbers separated by commas"
+
+    def convert(argument):
+        return [int(part) for part in argument.split(",")] if isinstance(argument, str) else argument
+
+    return flags.DEFINE(_Number(convert, expected), name, default, help, serializer=flags.CsvListSerializer(","))
+
+
+def group(title: str, *holders) -> None:
+    """Show the flags of these holders under `title` in --help."""
+    _groups.setdefault(title, []).extend(holder.name for holder in holders)
+
+
+def define_shared(**recipes: Recipe) -> None:
+    """Define the flags that every experiment shares.
+
+    Args:
+      **recipes: the experiment's recipes by name; a flag that is not given has the chosen recipe's value.
+    """
+
+    def of(name: str, text: str) -> str:
+        values = {title.replace("_", " "): getattr(recipe, name) for title, recipe in recipes.items()}
+        if len(set(values.values())) == 1:
+            return f"{text} (default: {next(iter(values.values()))})"
+        return f"{text} (default: {', '.join(f'{value} {title}' for title, value in values.items())})"
+
+    group(
+        "Hardware",
+        integer("gpus", None, "the first N GPUs; left out: all that are visible, else the CPU; 0: the CPU"),
+        integer("virtual_devices", None, "N logical devices on the CPU, or on one GPU with --gpus=1"),
+        flags.DEFINE_enum(
+            "precision",
+            "auto",
+            configuration.PRECISIONS,
+            "auto: mixed_bfloat16 on GPUs of compute capability 8.0 and up and on CPUs with bfloat16 matrix units, "
+            "mixed_float16 on GPUs of 7.x, else float32",
+        ),
+        flags.DEFINE_enum("xla", "auto", configuration.SWITCHES, "auto: on for GPUs, off for the CPU"),
+    )
+    group(
+        "Recipe",
+        integer("batch_size", None, of("batch_size", "examples in a step, over all replicas together")),
+        integer("eval_batch_size", None, "the same for evaluation (default: --batch_size)"),
+        integer("accumulate_steps", None, of("accumulate_steps", "micro-batches that a step is computed in")),
+        integer("epochs", None, of("epochs", "passes over the training data")),
+        integer("steps", None, "training steps, instead of --epochs"),
+        number("learning_rate", None, of("learning_rate", "the peak of the schedule")),
+        flags.DEFINE_enum("schedule", None, configuration.SCHEDULES, of("schedule", "what follows the warm-up")),
+        number("warmup", None, of("warmup", "steps of linear warm-up; below 1, a share of all steps")),
+        flags.DEFINE_enum("optimizer", None, configuration.OPTIMIZERS, of("optimizer", "the optimizer")),
+        number("weight_decay", None, of("weight_decay", "decoupled weight decay of kernels and embeddings")),
+        number("label_smoothing", None, of("label_smoothing", "share of a label spread over all classes")),
+        integer("seed", None, of("seed", "of initial weights, order, dropout and augmentation")),
+    )
+    group("Run", flags.DEFINE_string("run_dir", None, "where results go (default: runs/EXPERIMENT/DATE-TIME)"))
+
+
+def hardware() -> Hardware:
+    """The hardware that the flags ask for."""
+    return Hardware(
+        gpus=FLAGS.gpus, virtual_devices=FLAGS.virtual_devices, precision=FLAGS.precision, xla=FLAGS.xla
+    )
+
+
+def recipe(base: Recipe) -> Recipe:
+    """The recipe `base` with the flags' values in place of its own.
+
+    Of --epochs and --steps, the one on the command line stands against the other's default.
+
+    Raises:
+      UserError: a value is out of range, or both --epochs and --steps are on the command line.
+    """
+    given = {
+        field.name: FLAGS[field.name].value
+        for field in dataclasses.fields(Recipe)
+        if FLAGS[field.name].value is not None
+    }
+    if not (FLAGS["epochs"].present and FLAGS["steps"].present):
+        if FLAGS["steps"].present or ("steps" in given and not FLAGS["epochs"].present):
+            given["epochs"] = None
+        elif "epochs" in given:
+            given["steps"] = None
+    return dataclasses.replace(base, **given)
+
+
+def resolved(recipe: Recipe, **values) -> dict:
+    """Every flag of the command by name, for config.json.
+
+    Args:
+      recipe: gives the values of the flags that were left out.
+      **values: those of others that were left out.
+    """
+    names = [name for group in _groups.values() for name in group]
+    return {name: FLAGS[name].value for name in names} | dataclasses.asdict(recipe) | values
+
+
+def _print_help(program: str, purpose: str) -> None:
+    print(f"{purpose.strip()}\n\nusage: {program} [--flag=value ...]")
+    for title, names in _groups.items():
+        print(f"\n{title}:")
+        for name in names:
+            flag = FLAGS[name]
+            default = "" if flag.default is None or "default" in flag.help else f" (default: {flag.default_as_str})"
+            boolean = f"--[no]{name}" if flag.boolean else None
+            choices = f"{{{'|'.join(flag.parser.enum_values)}}}" if hasattr(flag.parser, "enum_values") else "..."
+            print("  " + (boolean or f"--{name}={choices}"))
+            print(textwrap.fill(flag.help + default, 100, initial_indent="      ", subsequent_indent="      "))
+
+
+def run(main) -> None:
+    """Parse the command line and call `main()`; this is the end of every entry module.
+
+    `main` takes no arguments. --help prints the flags by group. A mistake (UserError, a wrong flag) gets one line
+    and exit status 2, an interruption from the keyboard 130.
+    """
+
+    def parse(arguments):
+        if any(argument in ("--help", "-help", "-h", "--helpshort", "-?") for argument in arguments[1:]):
+            module = sys.modules["__main__"]
+            name = module.__spec__.name if module.__spec__ else arguments[0]
+            _print_help(f"python -m {name}", module.__doc__ or "")
+            sys.exit(0)
+        try:
+            rest = FLAGS(arguments)
+        except flags.Error as error:
+            _refuse(f"{error}; --help lists the flags" if isinstance(error, flags.UnrecognizedFlagError) else error)
+        if len(rest) > 1:
+            _refuse(f"unexpected argument {rest[1]!r}; flags are written --flag=value")
+        return rest
+
+    def guarded(_):
+        logging.set_verbosity(logging.WARNING)
+        try:
+            main()
+        except UserError as error:
+            _refuse(error)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            sys.exit(130)
+
+    app.run(guarded, flags_parser=parse)
+
+
+def _refuse(error) -> None:
+    print("error: " + " ".join(str(error).split()), file=sys.stderr)
+    sys.exit(2)

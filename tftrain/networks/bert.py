@@ -1,0 +1,102 @@
+"""TFBertForSequenceClassification: from a configuration, or with the weights of a pretrained folder."""
+
+import pathlib
+
+import numpy as np
+import safetensors.numpy
+import tf_keras as keras
+import transformers
+from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
+from transformers.modeling_tf_utils import get_initializer
+
+from tftrain.data import model_folder
+from tftrain.errors import UserError
+
+transformers.logging.set_verbosity_error()
+
+
+def build(config: transformers.BertConfig) -> transformers.TFBertForSequenceClassification:
+    """A network with new weights, under the precision policy in force; its head computes in float32.
+
+    Its inputs are a dictionary with `input_ids` and `attention_mask`, int32 [batch, length].
+    """
+    network = transformers.TFBertForSequenceClassification(config)
+    network.classifier = keras.layers.Dense(
+        config.num_labels,
+        kernel_initializer=get_initializer(config.initializer_range),
+        name="classifier",
+        dtype="float32",
+    )
+    network.build_in_name_scope()
+    return network
+
+
+def small_config(label_names: list[str], **sizes) -> transformers.BertConfig:
+    """A configuration for a network from scratch; `sizes` are BertConfig's."""
+    return transformers.BertConfig(**_labels(label_names), **sizes)
+
+
+def read_config(folder: pathlib.Path, label_names: list[str]) -> transformers.BertConfig:
+    """The configuration of a model folder, for other labels.
+
+    Raises:
+      UserError: it is not a BERT's.
+    """
+    values = model_folder.read_json(folder / "config.json")
+    if values.get("model_type") != "bert":
+        raise UserError(f"--model={folder}: its config.json says model_type {values.get('model_type')!r}; 'bert' is needed")
+    return transformers.BertConfig.from_dict(values | _labels(label_names))
+
+
+def _labels(names: list[str]) -> dict:
+    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+
+
+def load_weights(network: transformers.TFBertForSequenceClassification, folder: pathlib.Path) -> list[str]:
+    """Give a network the weights in a model folder, whatever format they have.
+
+    PyTorch's safetensors are read as NumPy arrays, so torch is not needed. (transformers 4.55 to 4.57 cannot read them
+    into a TensorFlow model by itself.)
+
+    Returns:
+      the names of the variables that the folder has no fitting weights for; they keep their new values.
+
+    Raises:
+      UserError: there are no weights that can be read without running code from the file.
+    """
+    files = model_folder.weight_files(folder)
+    if files[0].suffix == ".h5":
+        return _load_h5(network, files[0])
+    tensors = {}
+    for file in files:
+        try:
+            tensors.update(safetensors.numpy.load_file(file))
+        except safetensors.SafetensorError as error:
+            raise UserError(f"--model={folder}: {file.name} cannot be read: {error}") from None
+    # The head's shape is the number of labels: that of other labels is left out, and reported as missing.
+    if "classifier.weight" in tensors and len(tensors["classifier.weight"]) != network.config.num_labels:
+        del tensors["classifier.weight"], tensors["classifier.bias"]
+    _, information = load_pytorch_state_dict_in_tf2_model(
+        network,
+        {name: tensor.astype(np.float32) if tensor.dtype == np.float16 else tensor for name, tensor in tensors.items()},
+        allow_missing_keys=True,
+        output_loading_info=True,
+        skip_logger_warnings=True,
+    )
+    return sorted(information["missing_keys"])
+
+
+def _load_h5(network, file: pathlib.Path) -> list[str]:
+    """Load TensorFlow's own format through transformers, which reads it with h5py."""
+    loaded, information = transformers.TFBertForSequenceClassification.from_pretrained(
+        file.parent,
+        config=network.config,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        use_safetensors=False,
+        local_files_only=True,
+    )
+    new = set(information["missing_keys"]) | {name for name, *_ in information["mismatched_keys"]}
+    for variable, value in zip(network.variables, loaded.variables):
+        variable.assign(value)
+    return sorted(new)

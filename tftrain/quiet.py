@@ -1,0 +1,45 @@
+"""Keeps TensorFlow's start-up notices off the terminal, and lets its warnings through.
+
+TensorFlow's C++ logging writes to file descriptor 2 before its log level can be set, so the descriptor itself
+is read and filtered while TensorFlow starts.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+
+_NOTICES = [
+    r"^I\d{4} ",  # severity INFO
+    r"^To enable the following instructions: ",  # the second line of an INFO message
+    r"All log messages before absl::InitializeLog\(\) is called",
+    # Wheels that hold the CUDA plug-ins register them twice: https://github.com/tensorflow/tensorflow/issues/62075
+    r"Unable to register cu\w+ factory",
+    r"computation placer already registered",
+]
+if not os.path.exists("/dev/nvidia0"):
+    # With an NVIDIA card in the machine, this line says why the card is not used.
+    _NOTICES.append(r"failed call to cuInit")
+_NOTICE = re.compile("|".join(_NOTICES))
+
+
+@contextlib.contextmanager
+def startup():
+    """Hold standard error back inside the block, then write out what is not a start-up notice."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # INFO messages after the start
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            held.seek(0)
+            for line in held:
+                if not _NOTICE.search(line):
+                    sys.stderr.write(line)
+            sys.stderr.flush()
