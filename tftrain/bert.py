@@ -1,7 +1,7 @@
 """Text classification with TFBertForSequenceClassification.
 
-    python -m tftrain.bert
-    python -m tftrain.bert --model=google-bert/bert-base-chinese --dataset=FOLDER
+python -m tftrain.bert
+python -m tftrain.bert --model=google-bert/bert-base-chinese --dataset=FOLDER
 """
 
 import time
@@ -32,7 +32,9 @@ flags.group(
 flags.group(
     "Network",
     absl_flags.DEFINE_string(
-        "model", None, "a folder, or a Hugging Face hub's name, with a pretrained BERT; left out: a small one from scratch"
+        "model",
+        None,
+        "a folder, or a Hugging Face hub's name, with a pretrained BERT; left out: a small one from scratch",
     ),
     flags.number("dropout", None, "rate in the network (default: 0.1 from scratch, the model's own if pretrained)"),
 )
@@ -58,7 +60,7 @@ def main() -> None:
         model = model_folder.find(FLAGS.model)
         model_folder.check(model)
 
-    with quiet.startup():
+    with quiet.notices():
         from tftrain import run_directory, runtime, trainer
         from tftrain.data import batching, text
         from tftrain.networks import bert
@@ -89,6 +91,7 @@ def main() -> None:
         raise UserError(
             f"--max_length={FLAGS.max_length}: the model has {config.max_position_embeddings} positions; give no more than that"
         )
+    bert.check_vocabulary(config, tokenizer)
     tokenizer.save_pretrained(run.path / "tokenizer")
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
@@ -99,7 +102,9 @@ def main() -> None:
     if cut or test_cut:
         notes.append(("cut", f"to {FLAGS.max_length} tokens: {cut:,} training and {test_cut:,} test texts"))
     if devices.xla:
-        notes.append(("compiling", f"{len(lengths)} shapes for training and {len(test_lengths)} for evaluation, on each replica"))
+        notes.append(
+            ("compiling", f"{len(lengths)} shapes for training and {len(test_lengths)} for evaluation, on each replica")
+        )
 
     def build_network():
         network = bert.build(config)

@@ -1,7 +1,7 @@
 """Image classification with a convolutional network.
 
-    python -m tftrain.cnn
-    python -m tftrain.cnn --gpus=4 --batch_size=1024 --epochs=20
+python -m tftrain.cnn
+python -m tftrain.cnn --gpus=4 --batch_size=1024 --epochs=20
 """
 
 import time
@@ -21,7 +21,9 @@ flags.define_shared(default=RECIPE)
 flags.group(
     "Data",
     absl_flags.DEFINE_string(
-        "dataset", "fashion_mnist_subset", f"one that ships ({', '.join(EMBEDDED)}), or a prepared TFDS data set's folder"
+        "dataset",
+        "fashion_mnist_subset",
+        f"one that ships ({', '.join(EMBEDDED)}), or a prepared TFDS data set's folder",
     ),
     absl_flags.DEFINE_bool("flip", True, "mirror training images left to right at random"),
 )
@@ -50,7 +52,7 @@ def main() -> None:
         configuration.check_count("filters", channels)
     folder = sets.find(FLAGS.dataset, EMBEDDED)
 
-    with quiet.startup():
+    with quiet.notices():
         from tftrain import run_directory, runtime, trainer
         from tftrain.data import images
         from tftrain.data.batching import Batches

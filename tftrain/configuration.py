@@ -114,7 +114,9 @@ class Recipe:
         check_choice("schedule", self.schedule, SCHEDULES)
         check_number("warmup", self.warmup, 0)
         if self.warmup >= 1 and self.warmup != int(self.warmup):
-            raise UserError(f"--warmup={self.warmup}: should be a share of all steps below 1, or a whole number of steps")
+            raise UserError(
+                f"--warmup={self.warmup}: should be a share of all steps below 1, or a whole number of steps"
+            )
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.weight_decay is not None:
             check_number("weight_decay", self.weight_decay, 0)

@@ -27,7 +27,6 @@ class Progress:
     def __init__(self, title: str, total: int, unit: str = "steps"):
         self._title, self._total, self._unit = title, total, unit
         self._done = 0
-        self._details = ""
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm(
@@ -39,19 +38,28 @@ class Progress:
                 dynamic_ncols=True,
                 bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit} [{remaining} left{postfix}]",
             )
-        self._started = self._last_line = time.monotonic()
+        # The first update closes the start-up (compilation, say), which tells nothing of the pace.
+        self._paced_from = None
+        self._last_line = time.monotonic()
 
     def update(self, done: int, details: str = "") -> None:
         """Show that `done` units are finished; `details` is a short text such as "loss 0.31"."""
-        advance, self._done, self._details = done - self._done, done, details
+        advance, self._done = done - self._done, done
+        if self._paced_from is None:
+            self._paced_from = (done, time.monotonic())
         if self._bar is not None:
             self._bar.set_postfix_str(details, refresh=False)
             self._bar.update(advance)
+            if self._paced_from[0] == done:
+                self._bar.unpause()
+                self._bar.start_t, self._bar.initial = time.time(), done
         elif done < self._total and time.monotonic() - self._last_line >= PLAIN_INTERVAL:
             self._last_line = time.monotonic()
-            left = (self._last_line - self._started) / max(done, 1) * (self._total - done)
-            details = f", {details}" if details else ""
-            say(f"{self._title}: {done}/{self._total} {self._unit}{details}, {duration(left)} left")
+            first, since = self._paced_from
+            if done > first:
+                left = (self._last_line - since) / (done - first) * (self._total - done)
+                details += (", " if details else "") + f"{duration(left)} left"
+            say(f"{self._title}: {done}/{self._total} {self._unit}" + (f", {details}" if details else ""))
 
     def close(self) -> None:
         """Remove the bar; the caller says the result."""

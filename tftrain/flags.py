@@ -105,9 +105,7 @@ def define_shared(**recipes: Recipe) -> None:
 
 def hardware() -> Hardware:
     """The hardware that the flags ask for."""
-    return Hardware(
-        gpus=FLAGS.gpus, virtual_devices=FLAGS.virtual_devices, precision=FLAGS.precision, xla=FLAGS.xla
-    )
+    return Hardware(gpus=FLAGS.gpus, virtual_devices=FLAGS.virtual_devices, precision=FLAGS.precision, xla=FLAGS.xla)
 
 
 def recipe(base: Recipe) -> Recipe:

@@ -1,11 +1,12 @@
 """Follows a training: its pace, its progress, its curves, its evaluation after each epoch."""
 
+import contextlib
 import math
 import time
 
 import tf_keras as keras
 
-from tftrain import console
+from tftrain import console, quiet
 from tftrain.configuration import Recipe
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
@@ -33,7 +34,9 @@ class Monitor(keras.callbacks.Callback):
 
     _supports_tf_logs = True  # Keras need not wait for the device after each execution
 
-    def __init__(self, train: Batches, test: Batches, strategy, dashboards: Dashboards, recipe: Recipe, total_steps: int):
+    def __init__(
+        self, train: Batches, test: Batches, strategy, dashboards: Dashboards, recipe: Recipe, total_steps: int
+    ):
         super().__init__()
         self._train, self._test, self._dashboards = train, test, dashboards
         self._test_batches = test.distribute(strategy)
@@ -45,16 +48,19 @@ class Monitor(keras.callbacks.Callback):
         self._step_seconds = None
         self._progress = None
         self._step = 0
+        self._notices = contextlib.ExitStack()
         self._best_accuracy = 0.0
         self._last = {}
         self._point_text = ""
         self.first_step_ended = None
 
     def on_train_begin(self, logs=None):
+        self._notices.enter_context(quiet.notices())  # while Keras makes the iterator
         self._epoch_end = None
         self._set_pace()
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._notices.close()
         self._step = epoch * self._train.steps_per_epoch
         self._epoch_steps = min(self._train.steps_per_epoch, self._total_steps - self._step)
         self._epoch_end = self._step + self._epoch_steps
@@ -131,10 +137,15 @@ class Monitor(keras.callbacks.Callback):
         """Score the test data; every example counts once."""
         steps = self._test.steps_per_epoch
         progress = console.Progress("evaluation", steps)
-        report = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: progress.update(batch + 1))
         # Above 1 for the reason given where the model is compiled; Keras cuts what is beyond the end.
         self.model._steps_per_execution.assign(max(2, min(steps, 10)))
-        self.model.evaluate(self._test_batches, steps=steps, callbacks=[report], verbose=0)
+        with contextlib.ExitStack() as held:
+            held.enter_context(quiet.notices())
+            report = keras.callbacks.LambdaCallback(
+                on_test_batch_begin=lambda batch, logs: held.close(),
+                on_test_batch_end=lambda batch, logs: progress.update(batch + 1),
+            )
+            self.model.evaluate(self._test_batches, steps=steps, callbacks=[report], verbose=0)
         progress.close()
         values = self._read(self.model.loss_metric, self.model.accuracy_metric)
         values["examples"] = round(float(self.model.accuracy_metric.count.numpy()))

@@ -1,7 +1,7 @@
-"""Keeps TensorFlow's start-up notices off the terminal, and lets its warnings through.
+"""Keeps TensorFlow's notices off the terminal, and lets its warnings through.
 
-TensorFlow's C++ logging writes to file descriptor 2 before its log level can be set, so the descriptor itself
-is read and filtered while TensorFlow starts.
+TensorFlow's C++ logging writes to file descriptor 2, before its log level can be set and without a way to choose by
+message, so the descriptor itself is held back for the moments in which notices are known to come.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ _NOTICES = [
     # Wheels that hold the CUDA plug-ins register them twice: https://github.com/tensorflow/tensorflow/issues/62075
     r"Unable to register cu\w+ factory",
     r"computation placer already registered",
+    # Each replica's iterator reads from a generator, which is as it should be.
+    r"Input of GeneratorDatasetOp::Dataset will not be optimized",
 ]
 if not os.path.exists("/dev/nvidia0"):
     # With an NVIDIA card in the machine, this line says why the card is not used.
@@ -25,9 +27,9 @@ _NOTICE = re.compile("|".join(_NOTICES))
 
 
 @contextlib.contextmanager
-def startup():
-    """Hold standard error back inside the block, then write out what is not a start-up notice."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # INFO messages after the start
+def notices():
+    """Hold standard error back inside the block, then write out what is not a known notice."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # INFO messages once TensorFlow has started
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as held:

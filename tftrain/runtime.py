@@ -110,7 +110,9 @@ def _gpu_share(count: int) -> float:
     try:
         import pynvml
     except ImportError:
-        raise UserError("--virtual_devices on a GPU needs NVIDIA's management library: pip install nvidia-ml-py") from None
+        raise UserError(
+            "--virtual_devices on a GPU needs NVIDIA's management library: pip install nvidia-ml-py"
+        ) from None
     pynvml.nvmlInit()
     memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))
     return memory.total / 2**20 * 7 / 8 / count

@@ -174,7 +174,10 @@ def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) ->
         ("devices", f"{runtime.devices}; {runtime.replicas} replica{'s' * (runtime.replicas > 1)}{gradients}"),
         ("precision", f"{runtime.precision}; XLA {'on' if runtime.xla else 'off'}"),
         ("batch", f"{recipe.batch_size} examples in a step, {share} on each replica{micro}"),
-        ("data", f"{task.train.count:,} training and {task.test.count:,} test examples, {len(task.label_names)} classes"),
+        (
+            "data",
+            f"{task.train.count:,} training and {task.test.count:,} test examples, {len(task.label_names)} classes",
+        ),
         *task.notes,
         ("network", f"{network.name}, {parameters:,} parameters"),
         ("steps", f"{total_steps:,}, {task.train.steps_per_epoch:,} an epoch"),
@@ -182,6 +185,8 @@ def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) ->
     ]
     lines += [("note", note) for note in runtime.notes]
     if share * runtime.replicas != recipe.batch_size:
-        lines.append(("note", f"{recipe.batch_size} examples do not divide evenly: {share * runtime.replicas} rows are computed"))
+        lines.append(
+            ("note", f"{recipe.batch_size} examples do not divide evenly: {share * runtime.replicas} rows are computed")
+        )
     for name, text in lines:
         console.say(f"{name:<12} {text}")

@@ -71,7 +71,9 @@ class TrainingModel(keras.Model):
         numbers in another way than by Dropout layers.
     """
 
-    def __init__(self, network: keras.Model, *, classes: int, xla: bool, accumulate_steps=1, label_smoothing=0.0, seed=0):
+    def __init__(
+        self, network: keras.Model, *, classes: int, xla: bool, accumulate_steps=1, label_smoothing=0.0, seed=0
+    ):
         super().__init__(name="training")
         _check_policy(network)
         self.network = network

@@ -18,8 +18,9 @@ import tensorflow as tf
 
 from tftrain import stateless_random
 
-# Padding beyond this share of all tokens makes another batch length worth its compilation.
+# Padding, as a share of all tokens, that makes another batch length not worth its compilation.
 PADDING_TARGET = 0.15
+PADDING_SLACK = 0.02
 MAX_LENGTHS = 8
 LENGTH_MULTIPLE = 8
 
@@ -125,7 +126,9 @@ class Batches:
         epochs, batches = steps // self.steps_per_epoch, steps % self.steps_per_epoch
         full = self.count // self.batch_size
         if self.seed is not None and len(self.batch_lengths) > 1 and full > 1:
-            shuffled = _shuffle(tf.minimum(batches, full - 1), self.seed, stateless_random.BATCH_ORDER, epochs, full - 1)
+            shuffled = _shuffle(
+                tf.minimum(batches, full - 1), self.seed, stateless_random.BATCH_ORDER, epochs, full - 1
+            )
             batches = tf.where(batches < full, shuffled, batches)
         begin = batches * self.batch_size
         return begin, tf.minimum(tf.constant(self.batch_size, tf.int64), self.count - begin)
@@ -193,18 +196,18 @@ def _shuffle(index, seed: int, purpose: int, epoch, last):
     """Where `index`, int64 [n] in [0, last], goes in the epoch's permutation; `epoch` and `last` scalar or [n]."""
     key = stateless_random.stream_key(seed, purpose) % 2**63
     shape = tf.shape(index)
-    seeds = [tf.fill(shape, tf.constant(key, tf.int64)), tf.broadcast_to(epoch, shape), tf.broadcast_to(last, shape)]
+    last = tf.broadcast_to(tf.cast(last, tf.int64), shape)
+    seeds = [tf.fill(shape, tf.constant(key, tf.int64)), tf.broadcast_to(epoch, shape), last]
     # The raw operation, since tf.random.experimental.index_shuffle takes no vector of seeds (TensorFlow 2.21).
-    return tf.raw_ops.RandomIndexShuffle(
-        index=index, seed=tf.stack(seeds, axis=1), max_index=tf.broadcast_to(last, shape), rounds=4
-    )
+    return tf.raw_ops.RandomIndexShuffle(index=index, seed=tf.stack(seeds, axis=1), max_index=last, rounds=4)
 
 
 def choose_batch_lengths(lengths: np.ndarray) -> tuple[list[int], float]:
-    """Choose the fewest lengths that keep padding under PADDING_TARGET, or MAX_LENGTHS that keep it least.
+    """Choose the lengths that batches are padded to.
 
-    Lengths are multiples of LENGTH_MULTIPLE, which suits matrix units; they are chosen exactly, by dynamic
-    programming over how many examples end in each multiple.
+    Of the choices with 1 to MAX_LENGTHS lengths, each with the least padding (found exactly, by dynamic programming),
+    it is the one with the fewest lengths that keeps padding under PADDING_TARGET, or, where none does, within
+    PADDING_SLACK of the least. Lengths are multiples of LENGTH_MULTIPLE, which suits matrix units.
 
     Args:
       lengths: int [count], at least 1 each.
@@ -213,27 +216,25 @@ def choose_batch_lengths(lengths: np.ndarray) -> tuple[list[int], float]:
       the lengths in ascending order, and the share of padding in all tokens.
     """
     cells = np.bincount((np.asarray(lengths) + LENGTH_MULTIPLE - 1) // LENGTH_MULTIPLE)
-    ends = np.flatnonzero(cells)  # candidate lengths, in multiples
-    counts = cells[ends]
-    below = np.concatenate([[0], np.cumsum(counts)])
-    real = int(np.sum(lengths))
-    # tokens[j]: the least tokens for the examples up to candidate j - 1, with the lengths chosen so far.
-    tokens = np.concatenate([[0.0], np.full(len(ends), np.inf)])
-    choices = []
-    for _ in range(min(MAX_LENGTHS, len(ends))):
-        # cost[i, j]: candidates i..j-1 padded to candidate j - 1.
-        best = np.full(len(ends) + 1, np.inf)
-        choice = np.zeros(len(ends) + 1, int)
-        for j in range(1, len(ends) + 1):
-            totals = tokens[:j] + (below[j] - below[:j]) * ends[j - 1] * LENGTH_MULTIPLE
-            choice[j] = int(np.argmin(totals))
-            best[j] = totals[choice[j]]
-        tokens = best
-        choices.append(choice)
-        if 1 - real / tokens[-1] <= PADDING_TARGET:
-            break
-    chosen, j = [], len(ends)
-    for choice in reversed(choices):
-        chosen.append(int(ends[j - 1]) * LENGTH_MULTIPLE)
+    candidates = np.flatnonzero(cells)
+    below = np.concatenate([[0], np.cumsum(cells[candidates])])  # examples shorter than each candidate
+    # tokens[j]: the least padded tokens of the examples below candidate j, with as many lengths as rounds so far.
+    tokens = np.concatenate([[0.0], np.full(len(candidates), np.inf)])
+    rounds = []
+    for _ in range(min(MAX_LENGTHS, len(candidates))):
+        choice = np.zeros(len(candidates) + 1, int)
+        padded = np.full(len(candidates) + 1, np.inf)
+        for j in range(1, len(candidates) + 1):
+            # Examples between candidates i and j are padded to candidate j - 1.
+            totals = tokens[:j] + (below[j] - below[:j]) * candidates[j - 1] * LENGTH_MULTIPLE
+            choice[j] = np.argmin(totals)
+            padded[j] = totals[choice[j]]
+        tokens = padded
+        rounds.append((1 - np.sum(lengths) / tokens[-1], choice))
+    allowed = max(PADDING_TARGET, rounds[-1][0] + PADDING_SLACK)
+    fewest = next(k for k, (padding, _) in enumerate(rounds) if padding <= allowed)
+    chosen, j = [], len(candidates)
+    for _, choice in reversed(rounds[: fewest + 1]):
+        chosen.append(int(candidates[j - 1]) * LENGTH_MULTIPLE)
         j = choice[j]
-    return chosen[::-1], 1 - real / tokens[-1]
+    return chosen[::-1], float(rounds[fewest][0])

@@ -39,7 +39,9 @@ def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
     shapes = {image.shape for image in table["image"]}
     if len(shapes) != 1:
         shown = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:3])
-        raise UserError(f"--dataset={folder}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed")
+        raise UserError(
+            f"--dataset={folder}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed"
+        )
     return ImageExamples(np.stack(table["image"]), np.array(table["label"], np.int32)), label_names
 
 

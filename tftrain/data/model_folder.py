@@ -6,7 +6,14 @@ import pathlib
 from tftrain.errors import UserError
 
 # What is fetched from a hub: nothing that is unpickled or run.
-_WANTED = ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "*.safetensors*"]
+_WANTED = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "*.safetensors*",
+]
 
 
 def find(model: str) -> pathlib.Path:
@@ -30,11 +37,17 @@ def find(model: str) -> pathlib.Path:
     try:
         return pathlib.Path(huggingface_hub.snapshot_download(model, allow_patterns=_WANTED))
     except errors.HFValidationError:
-        raise UserError(f"--model={model}: neither a folder here nor a name that the Hugging Face hub can have") from None
+        raise UserError(
+            f"--model={model}: neither a folder here nor a name that the Hugging Face hub can have"
+        ) from None
     except errors.LocalEntryNotFoundError:
-        raise UserError(f"--model={model}: no such folder here, and the Hugging Face hub cannot be reached; {remedy}") from None
+        raise UserError(
+            f"--model={model}: no such folder here, and the Hugging Face hub cannot be reached; {remedy}"
+        ) from None
     except errors.RepositoryNotFoundError:
-        raise UserError(f"--model={model}: neither a folder here nor a model on the Hugging Face hub; {remedy}") from None
+        raise UserError(
+            f"--model={model}: neither a folder here nor a model on the Hugging Face hub; {remedy}"
+        ) from None
     except (OSError, errors.HfHubHTTPError) as error:
         raise UserError(f"--model={model}: fetching it from the Hugging Face hub failed ({error}); {remedy}") from None
 

@@ -27,7 +27,9 @@ def find(dataset: str, embedded: dict[str, str]) -> pathlib.Path:
             "give the folder of a prepared TFDS data set, the one that holds dataset_info.json"
         )
     if not (folder / "dataset_info.json").is_file():
-        raise UserError(f"--dataset={dataset}: no dataset_info.json in it; it should be the folder of a prepared TFDS data set")
+        raise UserError(
+            f"--dataset={dataset}: no dataset_info.json in it; it should be the folder of a prepared TFDS data set"
+        )
     return folder
 
 

@@ -8,11 +8,23 @@ import tf_keras as keras
 import transformers
 from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
 from transformers.modeling_tf_utils import get_initializer
+from transformers.models.bert import modeling_tf_bert
 
 from tftrain.data import model_folder
 from tftrain.errors import UserError
 
 transformers.logging.set_verbosity_error()
+# An assertion in each step, which XLA drops with a warning at each compilation; `check_vocabulary` does it once.
+modeling_tf_bert.check_embeddings_within_bounds = lambda tensor, embed_dim, tensor_name="input_ids": None
+
+
+def check_vocabulary(config: transformers.BertConfig, tokenizer) -> None:
+    """Refuse a tokenizer with token numbers that the network has no embedding for."""
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} tokens and the model embeddings for {config.vocab_size}: "
+            "they do not belong together"
+        )
 
 
 def build(config: transformers.BertConfig) -> transformers.TFBertForSequenceClassification:
@@ -44,7 +56,9 @@ def read_config(folder: pathlib.Path, label_names: list[str]) -> transformers.Be
     """
     values = model_folder.read_json(folder / "config.json")
     if values.get("model_type") != "bert":
-        raise UserError(f"--model={folder}: its config.json says model_type {values.get('model_type')!r}; 'bert' is needed")
+        raise UserError(
+            f"--model={folder}: its config.json says model_type {values.get('model_type')!r}; 'bert' is needed"
+        )
     return transformers.BertConfig.from_dict(values | _labels(label_names))
 
 
