@@ -135,6 +135,7 @@ class Monitor(keras.callbacks.Callback):
 
     def _evaluate(self) -> dict:
         """Score the test data; every example counts once."""
+        self.model.synchronise_statistics()
         steps = self._test.steps_per_epoch
         progress = console.Progress("evaluation", steps)
         # Above 1 for the reason given where the model is compiled; Keras cuts what is beyond the end.

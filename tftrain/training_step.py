@@ -126,6 +126,16 @@ class TrainingModel(keras.Model):
             self.confusion.update_state(batch["labels"], predictions, sample_weight=batch["weights"])
         return _nothing(batch)
 
+    def synchronise_statistics(self) -> None:
+        """Give every replica the same moving averages of batch normalisation: the mean over the replicas.
+
+        Each replica follows its own rows, and evaluates with its own averages, while a checkpoint and an exported model
+        hold the mean. Call it in cross-replica context, before an evaluation.
+        """
+        for variable in self.network.non_trainable_variables:
+            if variable.synchronization == tf.VariableSynchronization.ON_READ:
+                variable.assign(variable.read_value())
+
     @staticmethod
     def _update_means(metrics, losses, correct, weights) -> None:
         for metric, values in zip(metrics, (losses, correct)):
