@@ -104,8 +104,8 @@ class Monitor(keras.callbacks.Callback):
         self._last = {"train": train, "test": test}
         console.say(
             f"epoch {epoch + 1}/{self._epochs}: step {self._step:,}, train loss {train['loss']:.4f} accuracy "
-            f"{train['accuracy']:.4f}, test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}, "
-            f"{self.examples_per_second:,.0f} examples/s, {console.duration(seconds)}"
+            f"{train['accuracy']:.4f}, test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}"
+            f"{self.pace}, {console.duration(seconds)}"
         )
 
     def _set_pace(self) -> None:
@@ -124,7 +124,7 @@ class Monitor(keras.callbacks.Callback):
         values = self._read(*self.model.interval_metrics)
         for metric in self.model.interval_metrics:
             metric.reset_state()
-        self._point_text = f"loss {values['loss']:.4f}, {self.examples_per_second:,.0f} examples/s"
+        self._point_text = f"loss {values['loss']:.4f}{self.pace}"
         optimizer = self.model.optimizer
         values["learning_rate"] = float(optimizer.learning_rate.numpy())
         if isinstance(optimizer, keras.mixed_precision.LossScaleOptimizer):
@@ -135,6 +135,7 @@ class Monitor(keras.callbacks.Callback):
 
     def _evaluate(self) -> dict:
         """Score the test data; every example counts once."""
+        self.model.synchronise_statistics()
         steps = self._test.steps_per_epoch
         progress = console.Progress("evaluation", steps)
         # Above 1 for the reason given where the model is compiled; Keras cuts what is beyond the end.
@@ -157,8 +158,13 @@ class Monitor(keras.callbacks.Callback):
 
     @property
     def examples_per_second(self) -> float:
-        """Real examples a second in training, compilation, evaluation and saving left out."""
+        """Real examples a second in training, compilation, evaluation and saving left out; NaN before a steady step."""
         return self._steady_examples / self._steady_seconds if self._steady_seconds else math.nan
+
+    @property
+    def pace(self) -> str:
+        """The end of a console line: ", 1,234 examples/s", or nothing before a steady step."""
+        return "" if math.isnan(self.examples_per_second) else f", {self.examples_per_second:,.0f} examples/s"
 
     def results(self) -> dict:
         """The part of results.json that this callback knows."""

@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
@@ -48,10 +49,10 @@ class RunDirectory:
         return self.path / "tensorboard"
 
     def write_json(self, name: str, values: dict) -> None:
-        """Write a JSON file whole or not at all."""
+        """Write a JSON file whole or not at all; numbers that JSON has not (NaN, infinity) become null."""
         temporary = self.path / f".{name}.partial"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(values, file, indent=2, ensure_ascii=False)
+            json.dump(_finite(values), file, indent=2, ensure_ascii=False, allow_nan=False)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
@@ -85,6 +86,15 @@ def weights_sha256(weights: list) -> str:
     for weight in weights:
         digest.update(np.ascontiguousarray(weight.numpy(), dtype="<f4").tobytes())
     return digest.hexdigest()
+
+
+def _finite(value):
+    """The value with None in place of floats that are not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _unused(path: pathlib.Path) -> pathlib.Path:

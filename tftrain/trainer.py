@@ -145,7 +145,7 @@ def train(
     run.write_json("results.json", results)
     console.say(
         f"test accuracy {results['test_accuracy']:.4f} on {results['test_examples']:,} examples, after "
-        f"{console.duration(results['seconds'])}, {results['examples_per_second']:,.0f} examples/s in training"
+        f"{console.duration(results['seconds'])}{monitor.pace + ' in training' if monitor.pace else ''}"
     )
     console.say(f"results      {run.path / 'results.json'}")
     console.say(f"checkpoint   {checkpoint}")

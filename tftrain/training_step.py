@@ -110,6 +110,8 @@ class TrainingModel(keras.Model):
         scaled = isinstance(self.optimizer, keras.mixed_precision.LossScaleOptimizer)
         scale = self.optimizer.get_scaled_loss(tf.ones([])) if scaled else tf.ones([])
         gradients, losses, correct = self._gradients(batch, scale)
+        if scaled:
+            gradients = self.optimizer.get_unscaled_gradients(gradients)
         self.optimizer.apply_gradients(zip(gradients, self.network.trainable_variables))
         self._update_means((self.loss_metric, self.accuracy_metric), losses, correct, batch["weights"])
         self._update_means(self.interval_metrics, losses, correct, batch["weights"])
@@ -124,13 +126,24 @@ class TrainingModel(keras.Model):
             self.confusion.update_state(batch["labels"], predictions, sample_weight=batch["weights"])
         return _nothing(batch)
 
+    def synchronise_statistics(self) -> None:
+        """Give every replica the same moving averages of batch normalisation: the mean over the replicas.
+
+        Each replica follows its own rows, and evaluates with its own averages, while a checkpoint and an exported model
+        hold the mean. Call it in cross-replica context, before an evaluation.
+        """
+        for variable in self.network.non_trainable_variables:
+            if variable.synchronization == tf.VariableSynchronization.ON_READ:
+                variable.assign(variable.read_value())
+
     @staticmethod
     def _update_means(metrics, losses, correct, weights) -> None:
         for metric, values in zip(metrics, (losses, correct)):
             metric.update_state(values, sample_weight=weights)
 
     def _gradients(self, batch: dict, scale: tf.Tensor):
-        """Gradients of the global batch's mean loss that this replica's rows contribute, and each row's results."""
+        """Gradients of the global batch's mean loss, times `scale`, that this replica's rows contribute, and each row's
+        results."""
         variables = self.network.trainable_variables
         if self.accumulate_steps == 1:
             return self._micro_batch_gradients(batch, 0, scale, variables)
@@ -165,7 +178,7 @@ class TrainingModel(keras.Model):
             loss = tf.reduce_sum(losses * batch["weights"]) / batch["examples"] * scale
         # A variable that the loss does not depend on (an unused pooler, say) has gradient zero.
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        gradients = [_dense(gradient) / scale for gradient in gradients]
+        gradients = [_dense(gradient) for gradient in gradients]
         predictions = tf.argmax(logits, axis=-1, output_type=batch["labels"].dtype)
         return gradients, losses, tf.cast(predictions == batch["labels"], tf.float32)
 

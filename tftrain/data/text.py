@@ -49,6 +49,9 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.Bert
     """A lower-casing WordPiece tokenizer with a vocabulary learnt from the texts."""
     tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
     tokenizer.train_from_iterator(texts, vocab_size=vocabulary_size, min_frequency=2, show_progress=False)
+    # `tokenizers` sets this only for a vocabulary that it is given: without it, texts get no [CLS] and [SEP].
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[SEP]", "[CLS]")]
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(*ends)
     return transformers.BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, do_lower_case=True)
 
 
