@@ -15,7 +15,7 @@ from tftrain.errors import UserError
 
 EMBEDDED = {"wordnet_glosses": "wordnet_glosses/1.0.0"}
 FROM_SCRATCH = Recipe(
-    batch_size=32, epochs=8, learning_rate=1e-3, optimizer="adam", schedule="linear", warmup=0.1, label_smoothing=0.1
+    batch_size=64, epochs=6, learning_rate=7e-4, optimizer="adam", schedule="linear", warmup=0.1, label_smoothing=0.1
 )
 # Devlin et al. (2019), appendix A.3: Adam, 2 to 4 epochs, 2e-5 to 5e-5, batches of 16 or 32.
 FINE_TUNING = Recipe(batch_size=32, epochs=3, learning_rate=3e-5, optimizer="adam", schedule="linear", warmup=0.1)
@@ -36,14 +36,19 @@ flags.group(
         None,
         "a folder, or a Hugging Face hub's name, with a pretrained BERT; left out: a small one from scratch",
     ),
-    flags.number("dropout", None, "rate in the network (default: 0.1 from scratch, the model's own if pretrained)"),
+    flags.number("dropout", None, "rate of dropout (default: 0.35 from scratch, pretrained the model's own)"),
+    flags.number(
+        "attention_dropout",
+        None,
+        "its rate on attention weights (default: 0.1 from scratch, pretrained the model's own)",
+    ),
 )
 flags.group(
     "Network from scratch",
     flags.integer("vocabulary_size", 8000, "WordPiece tokens learnt from the training texts"),
-    flags.integer("hidden_size", 128, "width"),
+    flags.integer("hidden_size", 256, "width"),
     flags.integer("layers", 2, "Transformer layers"),
-    flags.integer("heads", 2, "attention heads of a layer"),
+    flags.integer("heads", 4, "attention heads of a layer"),
     flags.integer("intermediate_size", 512, "width of a layer's feed-forward network"),
 )
 
@@ -83,13 +88,16 @@ def main() -> None:
             num_attention_heads=FLAGS.heads,
             intermediate_size=FLAGS.intermediate_size,
             max_position_embeddings=FLAGS.max_length,
+            hidden_dropout_prob=0.35,
+            attention_probs_dropout_prob=0.1,
         )
     if FLAGS.dropout is not None:
-        config.hidden_dropout_prob = config.attention_probs_dropout_prob = FLAGS.dropout
-        config.classifier_dropout = None
+        config.hidden_dropout_prob = config.classifier_dropout = FLAGS.dropout
+    if FLAGS.attention_dropout is not None:
+        config.attention_probs_dropout_prob = FLAGS.attention_dropout
     if FLAGS.max_length > config.max_position_embeddings:
         raise UserError(
-            f"--max_length={FLAGS.max_length}: the model has {config.max_position_embeddings} positions; give no more than that"
+            f"--max_length={FLAGS.max_length}: the model has {config.max_position_embeddings} positions; give no more"
         )
     bert.check_vocabulary(config, tokenizer)
     tokenizer.save_pretrained(run.path / "tokenizer")
@@ -136,8 +144,9 @@ def _check_flags() -> None:
         configuration.check_count(name, FLAGS[name].value)
     configuration.check_count("max_length", FLAGS.max_length, minimum=3)  # [CLS], a token, [SEP]
     configuration.check_count("vocabulary_size", FLAGS.vocabulary_size, minimum=100)
-    if FLAGS.dropout is not None:
-        configuration.check_number("dropout", FLAGS.dropout, 0, 1)
+    for name in ("dropout", "attention_dropout"):
+        if FLAGS[name].value is not None:
+            configuration.check_number(name, FLAGS[name].value, 0, 1)
     if FLAGS.hidden_size % FLAGS.heads:
         raise UserError(f"--hidden_size={FLAGS.hidden_size}: should be a multiple of --heads={FLAGS.heads}")
 

@@ -14,7 +14,7 @@ from tftrain.data import sets
 from tftrain.errors import UserError
 
 EMBEDDED = {"fashion_mnist_subset": "fashion_mnist_subset/1.0.0"}
-RECIPE = Recipe(batch_size=64, epochs=10, learning_rate=1e-3, optimizer="adam", schedule="cosine")
+RECIPE = Recipe(batch_size=64, epochs=15, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
 
 FLAGS = flags.FLAGS
 flags.define_shared(default=RECIPE)
@@ -31,12 +31,12 @@ flags.group(
     "Network",
     absl_flags.DEFINE_enum(
         "network",
-        "normalised",
+        "plain",
         ("plain", "normalised"),
         "plain: convolution, ReLU, max-pooling; normalised: with batch normalisation, and dropout",
     ),
     flags.integers("filters", [64, 128], "channels of each stage"),
-    flags.integer("dense_units", 256, "width of the head's hidden layer"),
+    flags.integer("dense_units", 128, "width of the head's hidden layer"),
     flags.number("dropout", None, "rate before each dense layer (default: 0 plain, 0.3 normalised)"),
 )
 

@@ -96,11 +96,19 @@ def define_shared(**recipes: Recipe) -> None:
         flags.DEFINE_enum("schedule", None, configuration.SCHEDULES, of("schedule", "what follows the warm-up")),
         number("warmup", None, of("warmup", "steps of linear warm-up; below 1, a share of all steps")),
         flags.DEFINE_enum("optimizer", None, configuration.OPTIMIZERS, of("optimizer", "the optimizer")),
-        number("weight_decay", None, of("weight_decay", "decoupled weight decay of kernels and embeddings")),
+        number(
+            "weight_decay", None, "decoupled decay of kernels and embeddings (default: 0.01 with adamw, else 0)"
+        ),
         number("label_smoothing", None, of("label_smoothing", "share of a label spread over all classes")),
         integer("seed", None, of("seed", "of initial weights, order, dropout and augmentation")),
     )
     group("Run", flags.DEFINE_string("run_dir", None, "where results go (default: runs/EXPERIMENT/DATE-TIME)"))
+
+
+def set_defaults(**values) -> None:
+    """Change flags' defaults, as an experiment's recipe does; the command line still has the last word."""
+    for name, value in values.items():
+        FLAGS.set_default(name, value)
 
 
 def hardware() -> Hardware:
@@ -146,11 +154,12 @@ def _print_help(program: str, purpose: str) -> None:
         print(f"\n{title}:")
         for name in names:
             flag = FLAGS[name]
-            default = "" if flag.default is None or "default" in flag.help else f" (default: {flag.default_as_str})"
-            boolean = f"--[no]{name}" if flag.boolean else None
-            choices = f"{{{'|'.join(flag.parser.enum_values)}}}" if hasattr(flag.parser, "enum_values") else "..."
-            print("  " + (boolean or f"--{name}={choices}"))
-            print(textwrap.fill(flag.help + default, 100, initial_indent="      ", subsequent_indent="      "))
+            choices = "{" + "|".join(flag.parser.enum_values) + "}" if hasattr(flag.parser, "enum_values") else "..."
+            print(f"  --[no]{name}" if flag.boolean else f"  --{name}={choices}")
+            text = flag.help.removeprefix(f"<{choices[1:-1]}>: ")
+            if flag.default is not None:
+                text = f"{text.partition(' (default: ')[0]} (default: {flag.default_as_str.strip(chr(39))})"
+            print(textwrap.fill(text, 100, initial_indent="      ", subsequent_indent="      "))
 
 
 def run(main) -> None:

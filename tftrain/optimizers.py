@@ -42,6 +42,30 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return dict(kind=self.kind, peak=self.peak, warmup_steps=self.warmup_steps, total_steps=self.total_steps)
 
 
+class FusedAdam(keras.optimizers.Adam):
+    """Keras' Adam, updating each variable with TensorFlow's one Adam kernel in place of a dozen elementwise ones.
+
+    The formulas are the same (Kingma and Ba, 2015, the efficient form at the end of section 2). It reads and writes
+    the variable and its moments once, which is most of an update's time. Gradients have to be dense.
+    """
+
+    def update_step(self, gradient, variable):
+        index = self._index_dict[self._var_key(variable)]
+        step = tf.cast(self.iterations + 1, variable.dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[index].handle,
+            v=self._velocities[index].handle,
+            beta1_power=tf.pow(tf.cast(self.beta_1, variable.dtype), step),
+            beta2_power=tf.pow(tf.cast(self.beta_2, variable.dtype), step),
+            lr=tf.cast(self.learning_rate, variable.dtype),
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+
 def make_schedule(recipe: Recipe, total_steps: int) -> Schedule:
     """The recipe's schedule over `total_steps` steps."""
     warmup = recipe.warmup if recipe.warmup >= 1 else recipe.warmup * total_steps
@@ -64,7 +88,7 @@ def make_optimizer(recipe: Recipe, total_steps: int, variables: list) -> keras.o
     if recipe.optimizer == "sgd":
         optimizer = keras.optimizers.SGD(schedule, momentum=SGD_MOMENTUM, weight_decay=decay or None)
     else:
-        optimizer = keras.optimizers.Adam(schedule, weight_decay=decay or None)
+        optimizer = FusedAdam(schedule, weight_decay=decay or None)
     if decay:
         optimizer.exclude_from_weight_decay(var_list=[v for v in variables if v.shape.rank <= 1])
     if keras.mixed_precision.global_policy().name == "mixed_float16":

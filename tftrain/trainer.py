@@ -51,9 +51,28 @@ def check_batches(recipe: Recipe, runtime: Runtime) -> None:
             raise UserError(f"--{name}={size}: smaller than the number of replicas, {runtime.replicas}")
     if recipe.accumulate_steps * runtime.replicas > recipe.batch_size:
         raise UserError(
-            f"--accumulate_steps={recipe.accumulate_steps}: {runtime.replicas} replicas with so many micro-batches need "
-            f"--batch_size of at least {recipe.accumulate_steps * runtime.replicas}; it is {recipe.batch_size}"
+            f"--accumulate_steps={recipe.accumulate_steps}: on {runtime.replicas} replicas --batch_size should be "
+            f"at least {recipe.accumulate_steps * runtime.replicas}; it is {recipe.batch_size}"
         )
+
+
+def build_model(task: Task, recipe: Recipe, runtime: Runtime, total_steps: int) -> TrainingModel:
+    """The task's network, ready to train for `total_steps` steps under the runtime's strategy."""
+    keras.utils.set_random_seed(recipe.seed)
+    with runtime.strategy.scope():
+        network = task.build_network()
+        model = TrainingModel(
+            network,
+            classes=len(task.label_names),
+            xla=runtime.xla,
+            accumulate_steps=recipe.accumulate_steps,
+            label_smoothing=recipe.label_smoothing,
+            seed=recipe.seed,
+        )
+        optimizer = optimizers.make_optimizer(recipe, total_steps, network.trainable_variables)
+        # Any number above 1 makes Keras loop inside its train function; the monitor sets how often.
+        model.compile(optimizer=optimizer, steps_per_execution=2)
+    return model
 
 
 def train(
@@ -82,21 +101,8 @@ def train(
     steps_per_epoch = task.train.steps_per_epoch
     total_steps = recipe.steps or recipe.epochs * steps_per_epoch
 
-    keras.utils.set_random_seed(recipe.seed)
-    with runtime.strategy.scope():
-        network = task.build_network()
-        model = TrainingModel(
-            network,
-            classes=len(task.label_names),
-            xla=runtime.xla,
-            accumulate_steps=recipe.accumulate_steps,
-            label_smoothing=recipe.label_smoothing,
-            seed=recipe.seed,
-        )
-        optimizer = optimizers.make_optimizer(recipe, total_steps, network.trainable_variables)
-        # Any number above 1 makes Keras loop inside its train function; the monitor sets how often.
-        model.compile(optimizer=optimizer, steps_per_execution=2)
-
+    model = build_model(task, recipe, runtime, total_steps)
+    network, optimizer = model.network, model.optimizer
     parameters = sum(int(np.prod(weight.shape)) for weight in network.weights)
     _say_banner(task, recipe, runtime, run, network, parameters, total_steps)
     run.write_json(

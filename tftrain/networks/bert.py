@@ -1,9 +1,11 @@
 """TFBertForSequenceClassification: from a configuration, or with the weights of a pretrained folder."""
 
+import functools
 import pathlib
 
 import numpy as np
 import safetensors.numpy
+import tensorflow as tf
 import tf_keras as keras
 import transformers
 from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
@@ -16,6 +18,17 @@ from tftrain.errors import UserError
 transformers.logging.set_verbosity_error()
 # An assertion in each step, which XLA drops with a warning at each compilation; `check_vocabulary` does it once.
 modeling_tf_bert.check_embeddings_within_bounds = lambda tensor, embed_dim, tensor_name="input_ids": None
+
+
+@functools.partial(tf.function, jit_compile=True)
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """GELU in its exact form (Hendrycks and Gimpel, 2016), computed in float32 and returned in the input's type.
+
+    Compiled by itself, since TensorFlow's own kernels make five passes over the tensor forward and more backward: on
+    a CPU in bfloat16 they take nine times as long as the matrix product before it.
+    """
+    y = tf.cast(x, tf.float32)
+    return tf.cast(0.5 * y * (1.0 + tf.math.erf(y * 2**-0.5)), x.dtype)
 
 
 def check_vocabulary(config: transformers.BertConfig, tokenizer) -> None:
@@ -39,6 +52,9 @@ def build(config: transformers.BertConfig) -> transformers.TFBertForSequenceClas
         name="classifier",
         dtype="float32",
     )
+    if config.hidden_act == "gelu":
+        for layer in network.bert.encoder.layer:
+            layer.intermediate.intermediate_act_fn = gelu
     network.build_in_name_scope()
     return network
 

@@ -1,0 +1,13 @@
+"""Batch normalisation and dropout on the embedded Fashion-MNIST subset.
+
+python -m experiments.cnn_normalised
+
+Test accuracy: see README, "Recipes".
+"""
+
+from tftrain import cnn, flags
+
+flags.set_defaults(network="normalised", epochs=15, dropout=0.15)
+
+if __name__ == "__main__":
+    flags.run(cnn.main)
