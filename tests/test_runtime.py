@@ -67,9 +67,7 @@ def test_one_device_needs_no_reduction(virtual):
 
 def test_a_tensorflow_without_nccl_adds_on_one_device_and_says_so(monkeypatch):
     # What the registry of kernels answers in a build without them.
-    monkeypatch.setattr(
-        runtime.kernels, "get_registered_kernels_for_op", lambda name: kernel_def_pb2.KernelList()
-    )
+    monkeypatch.setattr(runtime.kernels, "get_registered_kernels_for_op", lambda name: kernel_def_pb2.KernelList())
     strategy, reduction, notes = runtime._make_strategy(["/cpu:0", "/cpu:1"], virtual=False)
     assert strategy.num_replicas_in_sync == 2
     assert reduction == "reduction to one device"
@@ -77,7 +75,8 @@ def test_a_tensorflow_without_nccl_adds_on_one_device_and_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "information, expected", [(PLAIN_CPU, "float32"), (MATRIX_CPU, "mixed_bfloat16"), ("", "float32"), (None, "float32")]
+    "information, expected",
+    [(PLAIN_CPU, "float32"), (MATRIX_CPU, "mixed_bfloat16"), ("", "float32"), (None, "float32")],
 )
 def test_auto_takes_bfloat16_where_the_cpu_has_matrix_units_for_it(cpu, information, expected):
     cpu(information)
@@ -94,7 +93,9 @@ def test_a_precision_that_is_asked_for_is_taken(cpu, precision):
 
 
 def test_float16_on_the_cpu_needs_xla():
-    with pytest.raises(UserError, match=r"--precision=mixed_float16 .* add --xla=on, or use --precision=mixed_bfloat16"):
+    with pytest.raises(
+        UserError, match=r"--precision=mixed_float16 .* add --xla=on, or use --precision=mixed_bfloat16"
+    ):
         helpers.start(precision="mixed_float16", xla=False)
     assert helpers.start(precision="mixed_float16", xla=True).precision == "mixed_float16"
 

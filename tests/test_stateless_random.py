@@ -45,9 +45,7 @@ def philox(key: int, counter: int, step: int) -> list[int]:
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("step, first_row, blocks", [(0, 0, 1), (7, 3, 2), (2**33 + 1, 2**31, 3)])
 def test_words_are_philox_counted_from_the_row(step, first_row, blocks, xla):
-    expected = [
-        word for block in range(2 * blocks) for word in philox(KEY, first_row * blocks + block, step)
-    ]
+    expected = [word for block in range(2 * blocks) for word in philox(KEY, first_row * blocks + block, step)]
     assert draw(step, first_row, 2, blocks, xla=xla).tolist() == expected
 
 
@@ -156,7 +154,9 @@ def test_dropout_outside_of_the_training_step_is_an_error():
     assert np.all(np.isfinite(network(np.ones([2, 6], np.float32), training=False)))
 
 
-@pytest.mark.parametrize("layer", [keras.layers.GaussianNoise(0.1), keras.layers.RandomFlip(), keras.layers.AlphaDropout(0.1)])
+@pytest.mark.parametrize(
+    "layer", [keras.layers.GaussianNoise(0.1), keras.layers.RandomFlip(), keras.layers.AlphaDropout(0.1)]
+)
 def test_other_random_layers_are_refused(layer):
     network = keras.Sequential([keras.Input([4, 4, 1]), layer, keras.layers.Dropout(0.1)])
     with pytest.raises(UserError, match=rf"{layer.name}.*{type(layer).__name__}.*use Dropout layers"):

@@ -68,9 +68,7 @@ def test_an_epoch_s_loss_is_the_mean_over_its_examples(replicas):
     # Batches with the means 10 and 9, of which the second holds one example.
     examples = VectorExamples(logits_of_losses([10.0, 10.0, 9.0]), np.zeros(3, np.int32))
     run = helpers.start(replicas)
-    model = helpers.make_model(
-        run, lambda: scaled_logits(2), lambda _: keras.optimizers.SGD(0.0), classes=2
-    )
+    model = helpers.make_model(run, lambda: scaled_logits(2), lambda _: keras.optimizers.SGD(0.0), classes=2)
     steps = helpers.fit(model, run, Batches(examples, 2), 2)
     assert steps == pytest.approx([10, 9], rel=1e-5)
     assert float(model.loss_metric.result()) == pytest.approx(29 / 3, rel=1e-5)

@@ -55,7 +55,9 @@ def test_the_order_is_new_each_epoch_and_with_each_seed(batches):
 
 
 def test_the_order_is_not_nearly_the_order_of_the_data():
-    rows = [row for step in helpers.elements(Batches(helpers.vectors(1000), 100, seed=0), 1, 10) for row in step[0]["rows"]]
+    rows = [
+        row for step in helpers.elements(Batches(helpers.vectors(1000), 100, seed=0), 1, 10) for row in step[0]["rows"]
+    ]
     # The rank correlation of two independent orders of 1,000 has a standard deviation of 0.03.
     assert abs(np.corrcoef(rows, np.arange(1000))[0, 1]) < 0.15
 
@@ -135,9 +137,7 @@ def test_augmentation_does_not_depend_on_the_replicas(replicas):
 
     def seen(replicas):
         steps = helpers.elements(batches, replicas, 8)
-        return [
-            np.concatenate([part["inputs"][part["weights"] == 1] for part in step]) for step in steps
-        ]
+        return [np.concatenate([part["inputs"][part["weights"] == 1] for part in step]) for step in steps]
 
     for found, expected in zip(seen(replicas), seen(1)):
         np.testing.assert_array_equal(found, expected)

@@ -5,8 +5,10 @@ import pytest
 from tftrain.data import model_folder
 from tftrain.errors import UserError
 
+BERT = '{"model_type": "bert"}'
 
-def make(folder, *names, config='{"model_type": "bert"}'):
+
+def make(folder, *names, config=BERT):
     for name in names:
         (folder / name).write_bytes(b"")
     if config is not None:
@@ -42,14 +44,16 @@ def test_find_refuses_a_file(tmp_path):
         (["model.safetensors", "vocab.txt"], None, "no config.json in it (it holds model.safetensors, vocab.txt)"),
         (["model.safetensors", "vocab.txt"], "{", "config.json cannot be read"),
         (["model.safetensors", "vocab.txt"], "[]", "config.json is not a JSON object"),
-        (["model.safetensors"], "{}", "no tokenizer.json or vocab.txt in it"),
-        (["vocab.txt"], "{}", "no model.safetensors or tf_model.h5 in it (it holds config.json, vocab.txt)"),
-        (["vocab.txt", "pytorch_model.bin"], "{}", "only pytorch_model.bin, a pickle, which is not read"),
-        (["vocab.txt", "model.safetensors.index.json"], "{}", "model.safetensors.index.json cannot be read"),
+        (["model.safetensors", "vocab.txt"], "{}", "model_type None; 'bert' is needed"),
+        (["vocab.txt"], '{"model_type": "gpt2"}', "model_type 'gpt2'; 'bert' is needed"),
+        (["model.safetensors"], BERT, "no tokenizer.json or vocab.txt in it"),
+        (["vocab.txt"], BERT, "no model.safetensors or tf_model.h5 in it (it holds config.json, vocab.txt)"),
+        (["vocab.txt", "pytorch_model.bin"], BERT, "only pytorch_model.bin, a pickle, which is not read"),
+        (["vocab.txt", "model.safetensors.index.json"], BERT, "model.safetensors.index.json cannot be read"),
     ],
 )
 def test_check_says_what_is_missing_and_what_is_there(tmp_path, names, config, expected):
-    message = refusal(model_folder.check, make(tmp_path, *names, config=config))
+    message = refusal(model_folder.check, make(tmp_path, *names, config=config), "bert")
     assert message.startswith(f"--model={tmp_path}: ")
     assert expected in message
 
@@ -57,7 +61,7 @@ def test_check_says_what_is_missing_and_what_is_there(tmp_path, names, config, e
 @pytest.mark.parametrize("vocabulary", ["vocab.txt", "tokenizer.json"])
 @pytest.mark.parametrize("weights", ["model.safetensors", "tf_model.h5"])
 def test_check_takes_any_format_that_can_be_read(tmp_path, vocabulary, weights):
-    model_folder.check(make(tmp_path, vocabulary, weights, "pytorch_model.bin"))
+    model_folder.check(make(tmp_path, vocabulary, weights, "pytorch_model.bin"), "bert")
     assert model_folder.weight_files(tmp_path) == [tmp_path / weights]
 
 
@@ -77,4 +81,4 @@ def test_shards_are_found_by_their_index_and_missing_ones_named(tmp_path):
 
 def test_long_listings_are_cut(tmp_path):
     make(tmp_path, "vocab.txt", *(f"file{i}" for i in range(20)))
-    assert refusal(model_folder.check, tmp_path).endswith("and 14 more)")
+    assert refusal(model_folder.check, tmp_path, "bert").endswith("and 14 more)")

@@ -32,7 +32,7 @@ def test_what_a_set_lacks_is_refused(tmp_path):
 
 def test_labels_that_are_no_classes_are_refused(tmp_path):
     folder = write_set(tmp_path, "text", {"train": ROWS}, None)
-    with pytest.raises(UserError, match="'label' is .*; a ClassLabel is needed"):
+    with pytest.raises(UserError, match=r"'label' is .*; a ClassLabel is needed"):
         sets.read(folder, "train", ("text", "label"))
 
 
