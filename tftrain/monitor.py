@@ -4,6 +4,7 @@ import contextlib
 import math
 import time
 
+import tensorflow as tf
 import tf_keras as keras
 
 from tftrain import console, quiet
@@ -16,6 +17,9 @@ EXECUTION_SECONDS = 1.0
 MAX_STEPS_PER_EXECUTION = 100
 # Points in an epoch's curve, at most.
 POINTS_PER_EPOCH = 20
+
+# Keras warns of callbacks that take longer than a step; this one waits for the steps themselves.
+tf.get_logger().addFilter(lambda record: "is slow compared to the batch time" not in record.getMessage())
 
 
 class Monitor(keras.callbacks.Callback):
