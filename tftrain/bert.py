@@ -63,7 +63,7 @@ def main() -> None:
     model = None
     if FLAGS.model:
         model = model_folder.find(FLAGS.model)
-        model_folder.check(model)
+        model_folder.check(model, "bert")
 
     with quiet.notices():
         from tftrain import run_directory, runtime, trainer

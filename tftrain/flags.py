@@ -96,9 +96,7 @@ def define_shared(**recipes: Recipe) -> None:
         flags.DEFINE_enum("schedule", None, configuration.SCHEDULES, of("schedule", "what follows the warm-up")),
         number("warmup", None, of("warmup", "steps of linear warm-up; below 1, a share of all steps")),
         flags.DEFINE_enum("optimizer", None, configuration.OPTIMIZERS, of("optimizer", "the optimizer")),
-        number(
-            "weight_decay", None, "decoupled decay of kernels and embeddings (default: 0.01 with adamw, else 0)"
-        ),
+        number("weight_decay", None, "decoupled decay of kernels and embeddings (default: 0.01 with adamw, else 0)"),
         number("label_smoothing", None, of("label_smoothing", "share of a label spread over all classes")),
         integer("seed", None, of("seed", "of initial weights, order, dropout and augmentation")),
     )

@@ -52,13 +52,19 @@ def find(model: str) -> pathlib.Path:
         raise UserError(f"--model={model}: fetching it from the Hugging Face hub failed ({error}); {remedy}") from None
 
 
-def check(folder: pathlib.Path) -> None:
-    """Refuse a folder that lacks a configuration, a vocabulary or weights.
+def check(folder: pathlib.Path, model_type: str) -> None:
+    """Refuse a folder that lacks a configuration, a vocabulary or weights, or that holds another kind of model.
+
+    Args:
+      folder: from `find`.
+      model_type: what config.json has to say, such as "bert".
 
     Raises:
       UserError: which says what is missing and what was found.
     """
-    read_json(folder / "config.json")
+    found = read_json(folder / "config.json").get("model_type")
+    if found != model_type:
+        raise UserError(f"--model={folder}: its config.json says model_type {found!r}; {model_type!r} is needed")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
         raise UserError(f"--model={folder}: no tokenizer.json or vocab.txt in it ({_listing(folder)})")
     weight_files(folder)
