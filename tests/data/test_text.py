@@ -1,7 +1,13 @@
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import helpers
 from tftrain.data import text
 from tftrain.errors import UserError
 
@@ -17,6 +23,52 @@ def test_the_tokenizer_lower_cases_and_knows_the_words(tokenizer):
     assert tokenizer.tokenize("The CAT sat") == ["the", "cat", "sat"]
     assert tokenizer.pad_token_id is not None
     assert len(tokenizer) <= 100
+
+
+def learn(texts: list[str], size: int, hash_seed: str) -> str:
+    """A vocabulary learnt in a process of its own, as text."""
+    code = (
+        "import sys, json, tftrain\n"
+        "from tftrain.data import text\n"
+        "tokenizer = text.train_tokenizer(json.load(sys.stdin), int(sys.argv[1]))\n"
+        "print(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(size)],
+        input=json.dumps(texts),
+        cwd=helpers.ROOT,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_a_learnt_vocabulary_is_the_same_each_time():
+    generator = np.random.default_rng(0)
+    letters = list("abcdefghijklmnopqrstuvwxyzäöü")
+    corpus = [" ".join("".join(generator.choice(letters, 5)) for _ in range(6)) for _ in range(200)]
+    vocabularies = [text.train_tokenizer(corpus, 300).get_vocab() for _ in range(5)]
+    assert all(vocabulary == vocabularies[0] for vocabulary in vocabularies[1:])
+    assert learn(corpus, 300, "1") == learn(corpus, 300, "2")
+
+
+def test_a_learnt_vocabulary_has_the_size_and_the_special_tokens_first(tokenizer):
+    vocabulary = tokenizer.get_vocab()
+    assert sorted(vocabulary.values()) == list(range(len(vocabulary)))
+    assert [vocabulary[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [0, 1, 2, 3, 4]
+    assert tokenizer.all_special_tokens == ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
+    generator = np.random.default_rng(0)
+    corpus = [" ".join("".join(generator.choice(list("abcdef"), 5)) for _ in range(6)) for _ in range(200)]
+    assert len(text.train_tokenizer(corpus, 100)) == 100
+
+
+def test_rare_characters_beyond_the_alphabet_are_unknown(monkeypatch):
+    monkeypatch.setattr(text, "ALPHABET", 3)
+    tokenizer = text.train_tokenizer(["ab abc", "ab bac", "ab x"] * 2, 100)
+    assert tokenizer.tokenize("ab c x") == ["ab", "c", "[UNK]"]
 
 
 def test_encode_keeps_each_text_apart(tokenizer):

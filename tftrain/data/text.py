@@ -1,5 +1,6 @@
 """Texts as examples: token numbers from a WordPiece tokenizer."""
 
+import collections
 import dataclasses
 import pathlib
 
@@ -10,6 +11,10 @@ import transformers
 
 from tftrain.data import sets
 from tftrain.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Characters that a learnt vocabulary holds at most, the most frequent ones; others become [UNK].
+ALPHABET = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +51,35 @@ def read(folder: pathlib.Path, split: str) -> tuple[list[str], list[int], list[s
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.BertTokenizerFast:
-    """A lower-casing WordPiece tokenizer with a vocabulary learnt from the texts."""
-    tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
-    tokenizer.train_from_iterator(texts, vocab_size=vocabulary_size, min_frequency=2, show_progress=False)
-    # `tokenizers` sets this only for a vocabulary that it is given: without it, texts get no [CLS] and [SEP].
-    ends = [(token, tokenizer.token_to_id(token)) for token in ("[SEP]", "[CLS]")]
-    tokenizer.post_processor = tokenizers.processors.BertProcessing(*ends)
+    """A lower-casing WordPiece tokenizer with a vocabulary learnt from the texts, the same each time.
+
+    `tokenizers` numbers the characters inside words in the order of a randomly seeded hash map, and breaks ties between
+    merges by these numbers, so its vocabularies differ from run to run. Here they get their numbers beforehand.
+    """
+    trained = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    words = collections.Counter(
+        word
+        for text in texts
+        for word, _ in trained.pre_tokenizer.pre_tokenize_str(trained.normalizer.normalize_str(text))
+    )
+    counts = collections.Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:ALPHABET]
+    inside = sorted({character for word in words for character in word[1:]} & set(alphabet))
+    trained.train_from_iterator(
+        texts,
+        vocab_size=vocabulary_size,
+        min_frequency=2,
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+        special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in inside)],
+        show_progress=False,
+    )
+    # From the vocabulary alone: without the characters as special tokens, and with [CLS] and [SEP] around each text,
+    # which `tokenizers` adds only to a vocabulary that it is given.
+    tokenizer = tokenizers.BertWordPieceTokenizer(trained.get_vocab(), lowercase=True)
     return transformers.BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, do_lower_case=True)
 
 
