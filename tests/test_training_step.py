@@ -189,8 +189,7 @@ def test_micro_batches_give_the_gradients_of_the_whole(accumulate_steps, xla):
     np.testing.assert_array_equal(found_correct, correct)
 
 
-@pytest.mark.parametrize("accumulate_steps", [2, 4])
-def test_micro_batches_of_texts_give_the_gradients_of_the_whole(accumulate_steps):
+def test_micro_batches_of_texts_give_the_gradients_of_the_whole():
     batches = helpers.batches_for("bert", 16, 8, seed=1)
     (batch,) = helpers.elements(batches, 1, 1)[0]
 
@@ -202,7 +201,7 @@ def test_micro_batches_of_texts_give_the_gradients_of_the_whole(accumulate_steps
         return helpers.flat(gradient.numpy() for gradient in found)
 
     whole = gradients(1)
-    assert np.linalg.norm(gradients(accumulate_steps) - whole) < 1e-6 * np.linalg.norm(whole)
+    assert np.linalg.norm(gradients(4) - whole) < 1e-6 * np.linalg.norm(whole)
 
 
 # Precision
