@@ -83,7 +83,7 @@ def define_shared(**recipes: Recipe) -> None:
             "auto: mixed_bfloat16 on GPUs of compute capability 8.0 and up and on CPUs with bfloat16 matrix units, "
             "mixed_float16 on GPUs of 7.x, else float32",
         ),
-        flags.DEFINE_enum("xla", "auto", configuration.SWITCHES, "auto: on for GPUs, off for the CPU"),
+        flags.DEFINE_enum("xla", "auto", configuration.SWITCHES, "auto: on for GPUs and for mixed_float16, else off"),
     )
     group(
         "Recipe",
@@ -96,9 +96,7 @@ def define_shared(**recipes: Recipe) -> None:
         flags.DEFINE_enum("schedule", None, configuration.SCHEDULES, of("schedule", "what follows the warm-up")),
         number("warmup", None, of("warmup", "steps of linear warm-up; below 1, a share of all steps")),
         flags.DEFINE_enum("optimizer", None, configuration.OPTIMIZERS, of("optimizer", "the optimizer")),
-        number(
-            "weight_decay", None, "decoupled decay of kernels and embeddings (default: 0.01 with adamw, else 0)"
-        ),
+        number("weight_decay", None, "decoupled decay of kernels and embeddings (default: 0.01 with adamw, else 0)"),
         number("label_smoothing", None, of("label_smoothing", "share of a label spread over all classes")),
         integer("seed", None, of("seed", "of initial weights, order, dropout and augmentation")),
     )
@@ -134,6 +132,8 @@ def recipe(base: Recipe) -> Recipe:
             given["epochs"] = None
         elif "epochs" in given:
             given["steps"] = None
+    if given.get("optimizer", base.optimizer) != base.optimizer:
+        given.setdefault("weight_decay", None)  # the base's belongs to its own optimizer
     return dataclasses.replace(base, **given)
 
 

@@ -102,10 +102,11 @@ class Monitor(keras.callbacks.Callback):
         self._dashboards.scalars("test", self._step, {name: test[name] for name in ("loss", "accuracy")})
         self._dashboards.flush()
         self._last = {"train": train, "test": test}
+        scale = "" if self._loss_scale is None else f", loss scale {self._loss_scale:g}"
         console.say(
             f"epoch {epoch + 1}/{self._epochs}: step {self._step:,}, train loss {train['loss']:.4f} accuracy "
             f"{train['accuracy']:.4f}, test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}"
-            f"{self.pace}, {console.duration(seconds)}"
+            f"{self.pace}, {console.duration(seconds)}{scale}"
         )
 
     def _set_pace(self) -> None:
@@ -125,10 +126,9 @@ class Monitor(keras.callbacks.Callback):
         for metric in self.model.interval_metrics:
             metric.reset_state()
         self._point_text = f"loss {values['loss']:.4f}{self.pace}"
-        optimizer = self.model.optimizer
-        values["learning_rate"] = float(optimizer.learning_rate.numpy())
-        if isinstance(optimizer, keras.mixed_precision.LossScaleOptimizer):
-            values["loss_scale"] = float(optimizer.loss_scale.numpy())
+        values["learning_rate"] = float(self.model.optimizer.learning_rate.numpy())
+        if self._loss_scale is not None:
+            values["loss_scale"] = self._loss_scale
         if not math.isnan(self.examples_per_second):
             values["examples_per_second"] = self.examples_per_second
         self._dashboards.scalars("train", self._step, values)
@@ -155,6 +155,14 @@ class Monitor(keras.callbacks.Callback):
     @staticmethod
     def _read(loss, accuracy) -> dict[str, float]:
         return {"loss": float(loss.result().numpy()), "accuracy": float(accuracy.result().numpy())}
+
+    @property
+    def _loss_scale(self) -> float | None:
+        """The scale that float16 gradients are computed with; None without one."""
+        optimizer = self.model.optimizer
+        if isinstance(optimizer, keras.mixed_precision.LossScaleOptimizer):
+            return float(optimizer.loss_scale.numpy())
+        return None
 
     @property
     def examples_per_second(self) -> float:
