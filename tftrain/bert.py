@@ -13,7 +13,6 @@ from tftrain.configuration import Recipe
 from tftrain.data import model_folder, sets
 from tftrain.errors import UserError
 
-EMBEDDED = {"wordnet_glosses": "wordnet_glosses/1.0.0"}
 FROM_SCRATCH = Recipe(
     batch_size=64,
     epochs=6,
@@ -32,7 +31,7 @@ flags.define_shared(from_scratch=FROM_SCRATCH, pretrained=FINE_TUNING)
 flags.group(
     "Data",
     absl_flags.DEFINE_string(
-        "dataset", "wordnet_glosses", f"one that ships ({', '.join(EMBEDDED)}), or a prepared TFDS data set's folder"
+        "dataset", "wordnet_glosses", f"one that ships ({', '.join(sets.TEXTS)}), or a prepared TFDS data set's folder"
     ),
     flags.integer("max_length", 128, "texts are cut to so many tokens"),
     flags.number(
@@ -69,7 +68,7 @@ def main() -> None:
     hardware = flags.hardware()
     recipe = flags.recipe(FINE_TUNING if FLAGS.model else FROM_SCRATCH)
     _check_flags()
-    folder = sets.find(FLAGS.dataset, EMBEDDED)
+    folder = sets.find(FLAGS.dataset, sets.TEXTS)
     model = None
     if FLAGS.model:
         model = model_folder.find(FLAGS.model)

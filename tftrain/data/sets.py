@@ -6,6 +6,9 @@ import pathlib
 from tftrain.errors import UserError
 
 _EMBEDDED = pathlib.Path(__file__).parent / "embedded"
+# The sets that ship: name -> folder below embedded/.
+IMAGES = {"fashion_mnist_subset": "fashion_mnist_subset/1.0.0"}
+TEXTS = {"wordnet_glosses": "wordnet_glosses/1.0.0"}
 
 
 def find(dataset: str, embedded: dict[str, str]) -> pathlib.Path:
@@ -13,7 +16,7 @@ def find(dataset: str, embedded: dict[str, str]) -> pathlib.Path:
 
     Args:
       dataset: the name of an embedded set, or a path.
-      embedded: the embedded sets that fit the experiment: name -> folder below `embedded/`.
+      embedded: the sets that fit the experiment, IMAGES or TEXTS.
 
     Raises:
       UserError: there is no such set.
