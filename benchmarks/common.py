@@ -67,7 +67,6 @@ class TftrainTurns:
             task.test,
             chosen.strategy,
             dashboards.Dashboards(pathlib.Path(tempfile.mkdtemp(prefix="benchmark-"))),
-            cnn.RECIPE,
             self._total_steps,
         )
         self._batches = batches.distribute(chosen.strategy)

@@ -7,15 +7,15 @@ import time
 import tf_keras as keras
 
 from tftrain import console, quiet
-from tftrain.configuration import Recipe
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
 
 # Keras runs so many seconds of steps between two callbacks: progress stays live and the callbacks cost nothing.
 EXECUTION_SECONDS = 1.0
 MAX_STEPS_PER_EXECUTION = 100
-# Points in an epoch's curve, at most.
+# Points of a curve: at most so many in an epoch, and none closer together than this.
 POINTS_PER_EPOCH = 20
+MIN_STEPS_PER_POINT = 20
 
 
 class Monitor(keras.callbacks.Callback):
@@ -28,39 +28,34 @@ class Monitor(keras.callbacks.Callback):
       train, test: the batches trained on and evaluated.
       strategy: what to evaluate under.
       dashboards: where curves go; closed by `close`.
-      recipe: the recipe.
       total_steps: all steps of the run.
     """
 
     _supports_tf_logs = True  # Keras need not wait for the device after each execution
 
-    def __init__(
-        self, train: Batches, test: Batches, strategy, dashboards: Dashboards, recipe: Recipe, total_steps: int
-    ):
+    def __init__(self, train: Batches, test: Batches, strategy, dashboards: Dashboards, total_steps: int):
         super().__init__()
         self._train, self._test, self._dashboards = train, test, dashboards
         self._test_batches = test.distribute(strategy)
         self._epochs = math.ceil(total_steps / train.steps_per_epoch)
         self._total_steps = total_steps
-        self._log_every = math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH)
+        self._log_every = max(MIN_STEPS_PER_POINT, math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH))
         self._seen_lengths = set()
         self._steady_examples, self._steady_seconds = 0, 0.0
         self._step_seconds = None
         self._progress = None
         self._step = 0
-        self._notices = contextlib.ExitStack()
+        self._epoch_end = None
         self._best_accuracy = 0.0
         self._last = {}
         self._point_text = ""
         self.first_step_ended = None
 
     def on_train_begin(self, logs=None):
-        self._notices.enter_context(quiet.notices())  # while Keras makes the iterator
         self._epoch_end = None
         self._set_pace()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._notices.close()
         self._step = epoch * self._train.steps_per_epoch
         self._epoch_steps = min(self._train.steps_per_epoch, self._total_steps - self._step)
         self._epoch_end = self._step + self._epoch_steps

@@ -82,8 +82,8 @@ class Batches:
 
     def lengths_at(self, first_step: int, steps: int) -> set[int]:
         """The batch lengths that occur in `steps` steps from `first_step` on; {0} where all examples have one shape."""
-        if not self.batch_lengths:
-            return {0}
+        if len(self.batch_lengths) < 2:
+            return set(self.batch_lengths) or {0}
         begin, real = self._locate(tf.range(first_step, first_step + steps, dtype=tf.int64))
         return {int(length) for length in self._length(begin, real).numpy()}
 
