@@ -72,7 +72,8 @@ class Batches:
 
     def rows_per_replica(self, replicas: int) -> int:
         """Rows of each replica's share of a batch, those that stand in included."""
-        return math.ceil(self.batch_size / (replicas * self.row_multiple)) * self.row_multiple
+        rows = min(self.batch_size, self.count)
+        return math.ceil(rows / (replicas * self.row_multiple)) * self.row_multiple
 
     def examples_at(self, first_step: int, steps: int) -> int:
         """Real examples in `steps` steps from `first_step` on."""

@@ -43,6 +43,8 @@ def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
         raise UserError(
             f"--dataset={folder}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed"
         )
+    if table["image"][0].dtype != np.uint8:
+        raise UserError(f"--dataset={folder}: images of {table['image'][0].dtype}; uint8 is needed")
     return ImageExamples(np.stack(table["image"]), np.array(table["label"], np.int32)), label_names
 
 
