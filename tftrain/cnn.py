@@ -13,7 +13,7 @@ from tftrain.configuration import Recipe
 from tftrain.data import sets
 from tftrain.errors import UserError
 
-RECIPE = Recipe(batch_size=64, epochs=15, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
+RECIPE = Recipe(batch_size=64, epochs=20, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
 
 FLAGS = flags.FLAGS
 flags.define_shared(default=RECIPE)
