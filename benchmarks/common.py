@@ -29,7 +29,7 @@ CLASSES = 10
 
 def read_images() -> images.ImageExamples:
     """As many of the embedded training images as a turn takes."""
-    examples, _ = images.read(sets.find("fashion_mnist_subset", cnn.EMBEDDED), "train")
+    examples, _ = images.read(sets.find("fashion_mnist_subset", sets.IMAGES), "train")
     return images.ImageExamples(examples.images[: STEPS * BATCH_SIZE], examples.labels[: STEPS * BATCH_SIZE])
 
 
@@ -67,7 +67,6 @@ class TftrainTurns:
             task.test,
             chosen.strategy,
             dashboards.Dashboards(pathlib.Path(tempfile.mkdtemp(prefix="benchmark-"))),
-            cnn.RECIPE,
             self._total_steps,
         )
         self._batches = batches.distribute(chosen.strategy)

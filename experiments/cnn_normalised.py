@@ -7,7 +7,7 @@ Test accuracy: see README, "Recipes".
 
 from tftrain import cnn, flags
 
-flags.set_defaults(network="normalised", epochs=15, dropout=0.15)
+flags.set_defaults(network="normalised", dropout=0.15)
 
 if __name__ == "__main__":
     flags.run(cnn.main)

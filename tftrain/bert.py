@@ -13,9 +13,15 @@ from tftrain.configuration import Recipe
 from tftrain.data import model_folder, sets
 from tftrain.errors import UserError
 
-EMBEDDED = {"wordnet_glosses": "wordnet_glosses/1.0.0"}
 FROM_SCRATCH = Recipe(
-    batch_size=64, epochs=6, learning_rate=7e-4, optimizer="adam", schedule="linear", warmup=0.1, label_smoothing=0.1
+    batch_size=64,
+    epochs=6,
+    learning_rate=1e-3,
+    schedule="linear",
+    warmup=0.1,
+    optimizer="adamw",
+    weight_decay=0.5,
+    label_smoothing=0.1,
 )
 # Devlin et al. (2019), appendix A.3: Adam, 2 to 4 epochs, 2e-5 to 5e-5, batches of 16 or 32.
 FINE_TUNING = Recipe(batch_size=32, epochs=3, learning_rate=3e-5, optimizer="adam", schedule="linear", warmup=0.1)
@@ -25,9 +31,12 @@ flags.define_shared(from_scratch=FROM_SCRATCH, pretrained=FINE_TUNING)
 flags.group(
     "Data",
     absl_flags.DEFINE_string(
-        "dataset", "wordnet_glosses", f"one that ships ({', '.join(EMBEDDED)}), or a prepared TFDS data set's folder"
+        "dataset", "wordnet_glosses", f"one that ships ({', '.join(sets.TEXTS)}), or a prepared TFDS data set's folder"
     ),
     flags.integer("max_length", 128, "texts are cut to so many tokens"),
+    flags.number(
+        "word_dropout", None, "share of tokens replaced by [UNK] in training (default: 0.15 from scratch, 0 pretrained)"
+    ),
 )
 flags.group(
     "Network",
@@ -36,7 +45,7 @@ flags.group(
         None,
         "a folder, or a Hugging Face hub's name, with a pretrained BERT; left out: a small one from scratch",
     ),
-    flags.number("dropout", None, "rate of dropout (default: 0.35 from scratch, pretrained the model's own)"),
+    flags.number("dropout", None, "rate of dropout (default: 0.3 from scratch, pretrained the model's own)"),
     flags.number(
         "attention_dropout",
         None,
@@ -59,7 +68,7 @@ def main() -> None:
     hardware = flags.hardware()
     recipe = flags.recipe(FINE_TUNING if FLAGS.model else FROM_SCRATCH)
     _check_flags()
-    folder = sets.find(FLAGS.dataset, EMBEDDED)
+    folder = sets.find(FLAGS.dataset, sets.TEXTS)
     model = None
     if FLAGS.model:
         model = model_folder.find(FLAGS.model)
@@ -88,7 +97,7 @@ def main() -> None:
             num_attention_heads=FLAGS.heads,
             intermediate_size=FLAGS.intermediate_size,
             max_position_embeddings=FLAGS.max_length,
-            hidden_dropout_prob=0.35,
+            hidden_dropout_prob=0.3,
             attention_probs_dropout_prob=0.1,
         )
     if FLAGS.dropout is not None:
@@ -100,6 +109,7 @@ def main() -> None:
             f"--max_length={FLAGS.max_length}: the model has {config.max_position_embeddings} positions; give no more"
         )
     bert.check_vocabulary(config, tokenizer)
+    word_dropout = FLAGS.word_dropout if FLAGS.word_dropout is not None else 0.0 if model else 0.15
     tokenizer.save_pretrained(run.path / "tokenizer")
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
@@ -127,6 +137,7 @@ def main() -> None:
             training,
             recipe.batch_size,
             seed=recipe.seed,
+            augment=text.word_dropout(word_dropout, tokenizer) if word_dropout else None,
             batch_lengths=lengths,
             row_multiple=recipe.accumulate_steps,
         ),
@@ -135,7 +146,19 @@ def main() -> None:
         build_network=build_network,
         notes=notes,
     )
-    trainer.train(task, recipe, devices, run, flags=flags.resolved(recipe), started=started)
+    trainer.train(
+        task,
+        recipe,
+        devices,
+        run,
+        flags=flags.resolved(
+            recipe,
+            word_dropout=word_dropout,
+            dropout=config.hidden_dropout_prob,
+            attention_dropout=config.attention_probs_dropout_prob,
+        ),
+        started=started,
+    )
 
 
 def _check_flags() -> None:
@@ -144,7 +167,7 @@ def _check_flags() -> None:
         configuration.check_count(name, FLAGS[name].value)
     configuration.check_count("max_length", FLAGS.max_length, minimum=3)  # [CLS], a token, [SEP]
     configuration.check_count("vocabulary_size", FLAGS.vocabulary_size, minimum=100)
-    for name in ("dropout", "attention_dropout"):
+    for name in ("dropout", "attention_dropout", "word_dropout"):
         if FLAGS[name].value is not None:
             configuration.check_number(name, FLAGS[name].value, 0, 1)
     if FLAGS.hidden_size % FLAGS.heads:

@@ -13,8 +13,7 @@ from tftrain.configuration import Recipe
 from tftrain.data import sets
 from tftrain.errors import UserError
 
-EMBEDDED = {"fashion_mnist_subset": "fashion_mnist_subset/1.0.0"}
-RECIPE = Recipe(batch_size=64, epochs=15, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
+RECIPE = Recipe(batch_size=64, epochs=20, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
 
 FLAGS = flags.FLAGS
 flags.define_shared(default=RECIPE)
@@ -23,7 +22,7 @@ flags.group(
     absl_flags.DEFINE_string(
         "dataset",
         "fashion_mnist_subset",
-        f"one that ships ({', '.join(EMBEDDED)}), or a prepared TFDS data set's folder",
+        f"one that ships ({', '.join(sets.IMAGES)}), or a prepared TFDS data set's folder",
     ),
     absl_flags.DEFINE_bool("flip", True, "mirror training images left to right at random"),
 )
@@ -50,7 +49,7 @@ def main() -> None:
     configuration.check_count("dense_units", FLAGS.dense_units)
     for channels in FLAGS.filters:
         configuration.check_count("filters", channels)
-    folder = sets.find(FLAGS.dataset, EMBEDDED)
+    folder = sets.find(FLAGS.dataset, sets.IMAGES)
 
     with quiet.notices():
         from tftrain import run_directory, runtime, trainer

@@ -83,7 +83,7 @@ def define_shared(**recipes: Recipe) -> None:
             "auto: mixed_bfloat16 on GPUs of compute capability 8.0 and up and on CPUs with bfloat16 matrix units, "
             "mixed_float16 on GPUs of 7.x, else float32",
         ),
-        flags.DEFINE_enum("xla", "auto", configuration.SWITCHES, "auto: on for GPUs, off for the CPU"),
+        flags.DEFINE_enum("xla", "auto", configuration.SWITCHES, "auto: on for GPUs and for mixed_float16, else off"),
     )
     group(
         "Recipe",
@@ -132,6 +132,8 @@ def recipe(base: Recipe) -> Recipe:
             given["epochs"] = None
         elif "epochs" in given:
             given["steps"] = None
+    if given.get("optimizer", base.optimizer) != base.optimizer:
+        given.setdefault("weight_decay", None)  # the base's belongs to its own optimizer
     return dataclasses.replace(base, **given)
 
 

@@ -8,15 +8,15 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tftrain import console, quiet
-from tftrain.configuration import Recipe
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
 
 # Keras runs so many seconds of steps between two callbacks: progress stays live and the callbacks cost nothing.
 EXECUTION_SECONDS = 1.0
 MAX_STEPS_PER_EXECUTION = 100
-# Points in an epoch's curve, at most.
+# Points of a curve: at most so many in an epoch, and none closer together than this.
 POINTS_PER_EPOCH = 20
+MIN_STEPS_PER_POINT = 20
 
 # Keras warns of callbacks that take longer than a step; this one waits for the steps themselves.
 tf.get_logger().addFilter(lambda record: "is slow compared to the batch time" not in record.getMessage())
@@ -32,39 +32,34 @@ class Monitor(keras.callbacks.Callback):
       train, test: the batches trained on and evaluated.
       strategy: what to evaluate under.
       dashboards: where curves go; closed by `close`.
-      recipe: the recipe.
       total_steps: all steps of the run.
     """
 
     _supports_tf_logs = True  # Keras need not wait for the device after each execution
 
-    def __init__(
-        self, train: Batches, test: Batches, strategy, dashboards: Dashboards, recipe: Recipe, total_steps: int
-    ):
+    def __init__(self, train: Batches, test: Batches, strategy, dashboards: Dashboards, total_steps: int):
         super().__init__()
         self._train, self._test, self._dashboards = train, test, dashboards
         self._test_batches = test.distribute(strategy)
         self._epochs = math.ceil(total_steps / train.steps_per_epoch)
         self._total_steps = total_steps
-        self._log_every = math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH)
+        self._log_every = max(MIN_STEPS_PER_POINT, math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH))
         self._seen_lengths = set()
         self._steady_examples, self._steady_seconds = 0, 0.0
         self._step_seconds = None
         self._progress = None
         self._step = 0
-        self._notices = contextlib.ExitStack()
+        self._epoch_end = None
         self._best_accuracy = 0.0
         self._last = {}
         self._point_text = ""
         self.first_step_ended = None
 
     def on_train_begin(self, logs=None):
-        self._notices.enter_context(quiet.notices())  # while Keras makes the iterator
         self._epoch_end = None
         self._set_pace()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._notices.close()
         self._step = epoch * self._train.steps_per_epoch
         self._epoch_steps = min(self._train.steps_per_epoch, self._total_steps - self._step)
         self._epoch_end = self._step + self._epoch_steps
@@ -106,10 +101,11 @@ class Monitor(keras.callbacks.Callback):
         self._dashboards.scalars("test", self._step, {name: test[name] for name in ("loss", "accuracy")})
         self._dashboards.flush()
         self._last = {"train": train, "test": test}
+        scale = "" if self._loss_scale is None else f", loss scale {self._loss_scale:g}"
         console.say(
             f"epoch {epoch + 1}/{self._epochs}: step {self._step:,}, train loss {train['loss']:.4f} accuracy "
             f"{train['accuracy']:.4f}, test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}"
-            f"{self.pace}, {console.duration(seconds)}"
+            f"{self.pace}, {console.duration(seconds)}{scale}"
         )
 
     def _set_pace(self) -> None:
@@ -129,10 +125,9 @@ class Monitor(keras.callbacks.Callback):
         for metric in self.model.interval_metrics:
             metric.reset_state()
         self._point_text = f"loss {values['loss']:.4f}{self.pace}"
-        optimizer = self.model.optimizer
-        values["learning_rate"] = float(optimizer.learning_rate.numpy())
-        if isinstance(optimizer, keras.mixed_precision.LossScaleOptimizer):
-            values["loss_scale"] = float(optimizer.loss_scale.numpy())
+        values["learning_rate"] = float(self.model.optimizer.learning_rate.numpy())
+        if self._loss_scale is not None:
+            values["loss_scale"] = self._loss_scale
         if not math.isnan(self.examples_per_second):
             values["examples_per_second"] = self.examples_per_second
         self._dashboards.scalars("train", self._step, values)
@@ -159,6 +154,14 @@ class Monitor(keras.callbacks.Callback):
     @staticmethod
     def _read(loss, accuracy) -> dict[str, float]:
         return {"loss": float(loss.result().numpy()), "accuracy": float(accuracy.result().numpy())}
+
+    @property
+    def _loss_scale(self) -> float | None:
+        """The scale that float16 gradients are computed with; None without one."""
+        optimizer = self.model.optimizer
+        if isinstance(optimizer, keras.mixed_precision.LossScaleOptimizer):
+            return float(optimizer.loss_scale.numpy())
+        return None
 
     @property
     def examples_per_second(self) -> float:

@@ -5,6 +5,7 @@ message, so the descriptor itself is held back for the moments in which notices 
 """
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -45,3 +46,13 @@ def notices():
                 if not _NOTICE.search(line):
                     sys.stderr.write(line)
             sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def warnings():
+    """Drop warnings of Python's loggers inside the block."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

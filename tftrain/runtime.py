@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras as keras
 from tensorflow.python.framework import kernels
 
+from tftrain import quiet
 from tftrain.configuration import Hardware
 from tftrain.errors import UserError
 
@@ -61,9 +62,18 @@ def start(hardware: Hardware) -> Runtime:
         devices, text = [], "the CPU"
     strategy, reduction, notes = _make_strategy(devices, virtual=bool(hardware.virtual_devices))
 
-    xla = hardware.xla == "on" or (hardware.xla == "auto" and bool(gpus))
-    precision = _choose_precision(hardware.precision, gpus, xla)
-    keras.mixed_precision.set_global_policy(precision)
+    precision = _choose_precision(hardware.precision, gpus)
+    slow_float16 = precision == "mixed_float16" and not gpus
+    if slow_float16 and hardware.xla == "off":
+        raise UserError(
+            "--precision=mixed_float16 with --xla=off takes minutes a step on the CPU, since TensorFlow has no fast "
+            "float16 kernels for it: use --xla=on, or --precision=mixed_bfloat16"
+        )
+    if slow_float16 and hardware.xla == "auto":
+        notes.append("XLA is on: without it, float16 takes minutes a step on the CPU")
+    xla = hardware.xla == "on" or (hardware.xla == "auto" and (bool(gpus) or slow_float16))
+    with quiet.warnings() if slow_float16 else contextlib.nullcontext():  # Keras says what the note above says
+        keras.mixed_precision.set_global_policy(precision)
     return Runtime(
         strategy=strategy, devices=text, precision=precision, xla=xla, reduction=reduction, notes=tuple(notes)
     )
@@ -131,7 +141,7 @@ def _make_strategy(devices: list[str], virtual: bool) -> tuple[tf.distribute.Str
     return strategy, "reduction to one device", [f"gradients are added on one device and copied back: {why}"]
 
 
-def _choose_precision(asked: str, gpus: list, xla: bool) -> str:
+def _choose_precision(asked: str, gpus: list) -> str:
     """The name of the Keras policy."""
     if asked == "auto":
         if not gpus:
@@ -141,11 +151,6 @@ def _choose_precision(asked: str, gpus: list, xla: bool) -> str:
             return "float32"
         least = min(capabilities)
         return "mixed_bfloat16" if least >= (8, 0) else "mixed_float16" if least >= (7, 0) else "float32"
-    if asked == "mixed_float16" and not gpus and not xla:
-        raise UserError(
-            "--precision=mixed_float16 on the CPU without XLA takes minutes a step, since TensorFlow has no fast "
-            "float16 kernels for it: add --xla=on, or use --precision=mixed_bfloat16"
-        )
     return asked
 
 

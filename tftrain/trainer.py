@@ -1,5 +1,6 @@
 """One run: train a network over some data on some devices, evaluate it, and leave a run directory."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import console, optimizers, run_directory
+from tftrain import console, optimizers, quiet, run_directory
 from tftrain.configuration import Recipe
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
@@ -126,7 +127,7 @@ def train(
         },
     )
 
-    monitor = Monitor(task.train, task.test, runtime.strategy, Dashboards(run.tensorboard), recipe, total_steps)
+    monitor = Monitor(task.train, task.test, runtime.strategy, Dashboards(run.tensorboard), total_steps)
     whole_epochs, rest = divmod(total_steps, steps_per_epoch)
     if whole_epochs:
         _fit(model, task, runtime, monitor, first_epoch=0, epochs=whole_epochs, steps=steps_per_epoch)
@@ -162,14 +163,16 @@ def train(
 def _fit(model, task, runtime, monitor, first_epoch: int, epochs: int, steps: int) -> None:
     """Train some epochs of `steps` steps each."""
     batches = task.train.distribute(runtime.strategy, first_step=first_epoch * task.train.steps_per_epoch)
-    model.fit(
-        batches,
-        initial_epoch=first_epoch,
-        epochs=first_epoch + epochs,
-        steps_per_epoch=steps,
-        callbacks=[monitor],
-        verbose=0,
-    )
+    with contextlib.ExitStack() as held:
+        held.enter_context(quiet.notices())  # while Keras makes the iterator
+        model.fit(
+            batches,
+            initial_epoch=first_epoch,
+            epochs=first_epoch + epochs,
+            steps_per_epoch=steps,
+            callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: held.close()), monitor],
+            verbose=0,
+        )
 
 
 def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) -> None:

@@ -48,9 +48,8 @@ class Batches:
       examples: the data set.
       batch_size: real examples in a global batch.
       seed: of the order, a new one every epoch; None: the order of the data, as evaluation wants it.
-      augment: takes the inputs and uint32 [batch, 4] random words, returns inputs; the words are those of the
-        example in the epoch.
-      row_multiple: a replica's rows are padded to a multiple of this, for micro-batches.
+      augment: takes the inputs and `draw`, returns inputs; draw(n) gives uint32 [batch, n] random words, n a multiple
+        of 4, that are those of the example in the epoch.
       batch_lengths: ascending; each batch is padded to the least that holds its examples. Empty: one shape.
     """
 
@@ -73,7 +72,8 @@ class Batches:
 
     def rows_per_replica(self, replicas: int) -> int:
         """Rows of each replica's share of a batch, those that stand in included."""
-        return math.ceil(self.batch_size / (replicas * self.row_multiple)) * self.row_multiple
+        rows = min(self.batch_size, self.count)
+        return math.ceil(rows / (replicas * self.row_multiple)) * self.row_multiple
 
     def examples_at(self, first_step: int, steps: int) -> int:
         """Real examples in `steps` steps from `first_step` on."""
@@ -83,8 +83,8 @@ class Batches:
 
     def lengths_at(self, first_step: int, steps: int) -> set[int]:
         """The batch lengths that occur in `steps` steps from `first_step` on; {0} where all examples have one shape."""
-        if not self.batch_lengths:
-            return {0}
+        if len(self.batch_lengths) < 2:
+            return set(self.batch_lengths) or {0}
         begin, real = self._locate(tf.range(first_step, first_step + steps, dtype=tf.int64))
         return {int(length) for length in self._length(begin, real).numpy()}
 
@@ -159,9 +159,7 @@ class Batches:
                 rows = tf.gather(order, rows)
             inputs = self.examples.inputs(rows, self._length(begin, real)[0] if self.batch_lengths else None)
             if self.augment is not None:
-                key = stateless_random.stream_key(self.seed, stateless_random.AUGMENTATION)
-                drawn = stateless_random.words(key, epoch, begin[0] + first_row, share, 1)
-                inputs = self.augment(inputs, tf.reshape(drawn, [share, 4]))
+                inputs = self.augment(inputs, functools.partial(self._draw, epoch, begin[0] + first_row, share))
             return {
                 "inputs": inputs,
                 "labels": tf.gather(labels, rows),
@@ -173,6 +171,12 @@ class Batches:
             }
 
         return element
+
+    def _draw(self, epoch, first_position, rows: int, words_per_row) -> tf.Tensor:
+        """Random words of the examples at consecutive positions of an epoch's order, uint32 [rows, words_per_row]."""
+        key = stateless_random.stream_key(self.seed, stateless_random.AUGMENTATION)
+        drawn = stateless_random.words(key, epoch, first_position, rows, words_per_row // 4)
+        return tf.reshape(drawn, [rows, words_per_row])
 
     @functools.cached_property
     def _bucket(self) -> np.ndarray:

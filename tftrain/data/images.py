@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -42,15 +43,17 @@ def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
         raise UserError(
             f"--dataset={folder}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed"
         )
+    if table["image"][0].dtype != np.uint8:
+        raise UserError(f"--dataset={folder}: images of {table['image'][0].dtype}; uint8 is needed")
     return ImageExamples(np.stack(table["image"]), np.array(table["label"], np.int32)), label_names
 
 
-def flip(images: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-    """Mirror each image left to right with probability one half.
+def flip(images: tf.Tensor, draw: Callable) -> tf.Tensor:
+    """Mirror each image left to right with probability one half; an `augment` of `Batches`.
 
     Args:
       images: [batch, height, width, channels].
-      words: uint32 [batch, 4], random.
+      draw: gives random words.
     """
-    chosen = tf.bitwise.bitwise_and(words[:, 0], 1) == 1
+    chosen = tf.bitwise.bitwise_and(draw(4)[:, 0], 1) == 1
     return tf.where(chosen[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)

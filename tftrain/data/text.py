@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +43,22 @@ class TextExamples:
         places = tf.where(inside, tf.gather(tf.constant(self.starts), rows)[:, tf.newaxis] + columns, 0)
         ids = tf.where(inside, tf.gather(tf.constant(self.tokens), places), self.padding)
         return {"input_ids": ids, "attention_mask": tf.cast(inside, tf.int32)}
+
+
+def word_dropout(rate: float, tokenizer) -> Callable:
+    """An `augment` of `Batches` that replaces each token by [UNK] with probability `rate` (Iyyer et al., 2015).
+
+    [CLS], [SEP] and padding stay as they are.
+    """
+    special = tf.constant([tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id], tf.int32)
+
+    def augment(inputs: dict[str, tf.Tensor], draw: Callable) -> dict[str, tf.Tensor]:
+        ids = inputs["input_ids"]
+        below = draw(tf.shape(ids)[1]) < tf.constant(round(rate * 2**32), tf.uint32)
+        kept = tf.reduce_any(ids[:, :, tf.newaxis] == special, axis=-1)
+        return inputs | {"input_ids": tf.where(below & ~kept, tokenizer.unk_token_id, ids)}
+
+    return augment
 
 
 def read(folder: pathlib.Path, split: str) -> tuple[list[str], list[int], list[str]]:

@@ -3,7 +3,7 @@
 import functools
 import pathlib
 
-import numpy as np
+import safetensors
 import safetensors.numpy
 import tensorflow as tf
 import tf_keras as keras
@@ -96,37 +96,42 @@ def load_weights(network: transformers.TFBertForSequenceClassification, folder: 
     """
     files = model_folder.weight_files(folder)
     if files[0].suffix == ".h5":
-        return _load_h5(network, files[0])
+        return _load_tensorflow(network, folder)
     tensors = {}
     for file in files:
         try:
+            with safetensors.safe_open(file, "np") as opened:
+                if (opened.metadata() or {}).get("format") == "tf":
+                    return _load_tensorflow(network, folder)
             tensors.update(safetensors.numpy.load_file(file))
-        except safetensors.SafetensorError as error:
+        except (safetensors.SafetensorError, OSError) as error:
             raise UserError(f"--model={folder}: {file.name} cannot be read: {error}") from None
     # The head's shape is the number of labels: that of other labels is left out, and reported as missing.
     if "classifier.weight" in tensors and len(tensors["classifier.weight"]) != network.config.num_labels:
         del tensors["classifier.weight"], tensors["classifier.bias"]
-    _, information = load_pytorch_state_dict_in_tf2_model(
-        network,
-        {name: tensor.astype(np.float32) if tensor.dtype == np.float16 else tensor for name, tensor in tensors.items()},
-        allow_missing_keys=True,
-        output_loading_info=True,
-        skip_logger_warnings=True,
-    )
-    return sorted(information["missing_keys"])
+    try:
+        _, information = load_pytorch_state_dict_in_tf2_model(
+            network, tensors, allow_missing_keys=True, output_loading_info=True, skip_logger_warnings=True
+        )
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        raise UserError(f"--model={folder}: its weights do not fit its config.json: {error}") from None
+    new = sorted(information["missing_keys"])
+    if len(new) >= len(network.trainable_variables) - 2:  # all but the head
+        raise UserError(f"--model={folder}: none of its {len(tensors)} tensors is one of a BERT's")
+    return new
 
 
-def _load_h5(network, file: pathlib.Path) -> list[str]:
-    """Load TensorFlow's own format through transformers, which reads it with h5py."""
+def _load_tensorflow(network, folder: pathlib.Path) -> list[str]:
+    """Load the formats that transformers writes from TensorFlow: its own safetensors, or HDF5."""
     loaded, information = transformers.TFBertForSequenceClassification.from_pretrained(
-        file.parent,
-        config=network.config,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-        use_safetensors=False,
-        local_files_only=True,
+        folder, config=network.config, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
     )
-    new = set(information["missing_keys"]) | {name for name, *_ in information["mismatched_keys"]}
-    for variable, value in zip(network.variables, loaded.variables):
-        variable.assign(value)
-    return sorted(new)
+    values = {_inner_name(variable): variable for variable in loaded.variables}
+    for variable in network.variables:
+        variable.assign(values[_inner_name(variable)])
+    return sorted({*information["missing_keys"], *(name for name, *_ in information["mismatched_keys"])})
+
+
+def _inner_name(variable) -> str:
+    """A variable's name without its model's, which Keras numbers."""
+    return variable.name.partition("/")[2]
