@@ -124,10 +124,11 @@ def test_a_pretrained_folder_is_fine_tuned_and_new_layers_are_named(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop"]
     (model / "vocab.txt").write_text("\n".join(words) + "\n")
     generator = np.random.default_rng(0)
-    rows = [{"text": " ".join(generator.choice(words[5:], 4)), "label": i % 3} for i in range(20)]
+    # Texts that are cut to a length that is no multiple of 8, and to all the positions that the model has.
+    rows = [{"text": " ".join(generator.choice(words[5:], 4 + i % 9)), "label": i % 3} for i in range(20)]
     data = write_set(tmp_path, "text", {"train": rows, "test": rows[:7]}, ["x", "y", "z"], "tfrecord")
     output = helpers.run_command(
-        "tftrain.bert", f"--model={model}", f"--dataset={data}", "--steps=2", "--batch_size=8", "--max_length=8",
+        "tftrain.bert", f"--model={model}", f"--dataset={data}", "--steps=2", "--batch_size=8", "--max_length=10",
         "--gpus=0", "--precision=float32", f"--run_dir={tmp_path / 'run'}",
     )  # fmt: skip
     assert output.returncode == 0, output.stderr

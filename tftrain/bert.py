@@ -114,8 +114,8 @@ def main() -> None:
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
     testing, test_cut = text.encode(tokenizer, test_texts, test_labels, FLAGS.max_length)
-    lengths, padding = batching.choose_batch_lengths(training.lengths)
-    test_lengths, _ = batching.choose_batch_lengths(testing.lengths)
+    lengths, padding = batching.choose_batch_lengths(training.lengths, FLAGS.max_length)
+    test_lengths, _ = batching.choose_batch_lengths(testing.lengths, FLAGS.max_length)
     notes = [("lengths", f"batches of {', '.join(map(str, lengths))} tokens, {padding:.0%} of them padding")]
     if cut or test_cut:
         notes.append(("cut", f"to {FLAGS.max_length} tokens: {cut:,} training and {test_cut:,} test texts"))

@@ -113,6 +113,14 @@ def test_batches_of_different_lengths_are_mixed():
     assert lengths != [min(batches.lengths_at(step, 1)) for step in range(11, 21)]
 
 
+@pytest.mark.parametrize("replicas, share", [(1, 5), (2, 3), (4, 2)])
+def test_a_batch_that_is_larger_than_the_data_computes_no_more_rows_than_there_are(replicas, share):
+    batches = Batches(helpers.vectors(5), 100, seed=1)
+    assert batches.rows_per_replica(replicas) == share
+    for step in helpers.elements(batches, replicas, 2):
+        assert sorted(helpers.real_rows(step)) == list(range(5))
+
+
 @pytest.mark.parametrize("count, batch_size", [(5, 10), (10, 10), (11, 10), (21, 10), (1, 1)])
 def test_small_numbers_of_texts_are_batched_too(count, batch_size):
     lengths = MANY_LENGTHS[:count]
@@ -189,3 +197,9 @@ def test_choose_batch_lengths_is_the_best_of_all_choices(seed):
 )
 def test_choose_batch_lengths_of_plain_cases(lengths, expected):
     assert batching.choose_batch_lengths(np.array(lengths))[0] == expected
+
+
+@pytest.mark.parametrize("longest, expected", [(10, [10]), (16, [16]), (20, [16])])
+def test_no_batch_is_longer_than_the_longest_that_is_allowed(longest, expected):
+    lengths = np.array([9, 10, 10])
+    assert batching.choose_batch_lengths(lengths, longest) == (expected, pytest.approx(1 - 29 / (3 * expected[0])))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests import helpers
 from tftrain.data import text
+from tftrain.data.batching import Batches
 from tftrain.errors import UserError
 
 CORPUS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the log and the mat"] * 3
@@ -96,6 +97,35 @@ def test_inputs_are_padded_to_the_length_and_masked(tokenizer):
     np.testing.assert_array_equal(inputs["input_ids"], expected["input_ids"])
     np.testing.assert_array_equal(inputs["attention_mask"], expected["attention_mask"])
     assert inputs["input_ids"].dtype == inputs["attention_mask"].dtype == tf.int32
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_word_dropout_replaces_its_share_of_the_words_alone(tokenizer, rate):
+    words = ["cat dog"] * 500 + ["the mat sat on the log"] * 500
+    examples, _ = text.encode(tokenizer, words, [0] * 1000, 16)
+    batches = Batches(examples, 1000, seed=3, augment=text.word_dropout(rate, tokenizer), batch_lengths=(8,))
+    ((found,),) = helpers.elements(batches, 1, 1)
+    before = examples.inputs(tf.constant(found["rows"]), tf.constant(8))["input_ids"].numpy()
+    after = found["inputs"]["input_ids"]
+    special = np.isin(before, [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id])
+    np.testing.assert_array_equal(after[special], before[special])
+    replaced = (after != before)[~special]
+    assert np.all(after[~special][replaced] == tokenizer.unk_token_id)
+    # Of 4,000 words, five standard deviations.
+    assert abs(replaced.mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / replaced.size)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_word_dropout_does_not_depend_on_the_replicas(tokenizer, replicas):
+    examples, _ = text.encode(tokenizer, ["the mat sat on the log", "a cat"] * 10, [0] * 20, 16)
+    batches = Batches(examples, 6, seed=3, augment=text.word_dropout(0.5, tokenizer), batch_lengths=(5, 16))
+
+    def seen(replicas):
+        steps = helpers.elements(batches, replicas, 8)
+        return [np.concatenate([part["inputs"]["input_ids"][part["weights"] == 1] for part in step]) for step in steps]
+
+    for found, expected in zip(seen(replicas), seen(1)):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_tokenizer_is_loaded_from_a_folder_with_a_vocabulary_alone(tmp_path):

@@ -48,8 +48,8 @@ class Batches:
       examples: the data set.
       batch_size: real examples in a global batch.
       seed: of the order, a new one every epoch; None: the order of the data, as evaluation wants it.
-      augment: takes the inputs and `draw`, returns inputs; draw(n) gives uint32 [batch, n] random words, n a multiple
-        of 4, that are those of the example in the epoch.
+      augment: takes the inputs and `draw`, returns inputs; draw(n) gives uint32 [batch, n] random words, those of
+        the example in the epoch.
       batch_lengths: ascending; each batch is padded to the least that holds its examples. Empty: one shape.
     """
 
@@ -175,8 +175,8 @@ class Batches:
     def _draw(self, epoch, first_position, rows: int, words_per_row) -> tf.Tensor:
         """Random words of the examples at consecutive positions of an epoch's order, uint32 [rows, words_per_row]."""
         key = stateless_random.stream_key(self.seed, stateless_random.AUGMENTATION)
-        drawn = stateless_random.words(key, epoch, first_position, rows, words_per_row // 4)
-        return tf.reshape(drawn, [rows, words_per_row])
+        drawn = stateless_random.words(key, epoch, first_position, rows, (words_per_row + 3) // 4)
+        return tf.reshape(drawn, [rows, -1])[:, :words_per_row]
 
     @functools.cached_property
     def _bucket(self) -> np.ndarray:
@@ -206,7 +206,7 @@ def _shuffle(index, seed: int, purpose: int, epoch, last):
     return tf.raw_ops.RandomIndexShuffle(index=index, seed=tf.stack(seeds, axis=1), max_index=last, rounds=4)
 
 
-def choose_batch_lengths(lengths: np.ndarray) -> tuple[list[int], float]:
+def choose_batch_lengths(lengths: np.ndarray, longest: int | None = None) -> tuple[list[int], float]:
     """Choose the lengths that batches are padded to.
 
     Of the choices with 1 to MAX_LENGTHS lengths, each with the least padding (found exactly, by dynamic programming),
@@ -215,10 +215,12 @@ def choose_batch_lengths(lengths: np.ndarray) -> tuple[list[int], float]:
 
     Args:
       lengths: int [count], at least 1 each.
+      longest: no batch is longer, so the last length may be no multiple; at least the greatest of `lengths`.
 
     Returns:
       the lengths in ascending order, and the share of padding in all tokens.
     """
+    longest = np.inf if longest is None else longest
     cells = np.bincount((np.asarray(lengths) + LENGTH_MULTIPLE - 1) // LENGTH_MULTIPLE)
     candidates = np.flatnonzero(cells)
     below = np.concatenate([[0], np.cumsum(cells[candidates])])  # examples shorter than each candidate
@@ -230,7 +232,7 @@ def choose_batch_lengths(lengths: np.ndarray) -> tuple[list[int], float]:
         padded = np.full(len(candidates) + 1, np.inf)
         for j in range(1, len(candidates) + 1):
             # Examples between candidates i and j are padded to candidate j - 1.
-            totals = tokens[:j] + (below[j] - below[:j]) * candidates[j - 1] * LENGTH_MULTIPLE
+            totals = tokens[:j] + (below[j] - below[:j]) * min(candidates[j - 1] * LENGTH_MULTIPLE, longest)
             choice[j] = np.argmin(totals)
             padded[j] = totals[choice[j]]
         tokens = padded
@@ -239,6 +241,6 @@ def choose_batch_lengths(lengths: np.ndarray) -> tuple[list[int], float]:
     fewest = next(k for k, (padding, _) in enumerate(rounds) if padding <= allowed)
     chosen, j = [], len(candidates)
     for _, choice in reversed(rounds[: fewest + 1]):
-        chosen.append(int(candidates[j - 1]) * LENGTH_MULTIPLE)
+        chosen.append(int(min(candidates[j - 1] * LENGTH_MULTIPLE, longest)))
         j = choice[j]
     return chosen[::-1], float(rounds[fewest][0])
