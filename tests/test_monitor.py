@@ -1,11 +1,8 @@
-import math
-
 import numpy as np
 import pytest
 
 from tests import helpers
-from tests.test_trainer import train
-from tftrain import monitor
+from tests.test_trainer import points, train
 
 
 @pytest.fixture(scope="module")
@@ -16,27 +13,19 @@ def finished(tmp_path_factory):
     return helpers.curves(folder / "tensorboard" / "train"), results
 
 
-def points() -> list[int]:
-    """Every third step, since 20 points an epoch are the most, and each epoch's last."""
-    every = math.ceil(53 / monitor.POINTS_PER_EPOCH)
-    assert every == 3
-    return sorted({*range(every, 107, every), 53, 106})
-
-
 def test_curves_have_their_points_at_the_same_steps_on_any_hardware(finished):
     curves, _ = finished
     for tag in ("loss", "accuracy", "learning_rate"):
-        assert [step for step, _ in curves[tag]] == points()
+        assert [step for step, _ in curves[tag]] == points(53, 106)
 
 
 def test_a_point_is_the_mean_over_the_examples_since_the_last(finished):
     curves, results = finished
-    steps = [0, *points()]
-    last_epoch = [i for i, step in enumerate(points()) if step > 53]
-    # Two examples a step, but for the last of an epoch, which holds one.
-    counts = [2 * (steps[i + 1] - steps[i]) - (steps[i + 1] == 106) for i in last_epoch]
-    assert sum(counts) == 105
-    losses = [curves["loss"][i][1] for i in last_epoch]
+    losses = dict(curves["loss"])
+    assert [step for step in losses if step > 53] == [60, 80, 100, 106]
+    # Steps 54 to 60, 61 to 80, 81 to 100 and 101 to 106, of two examples each, but for the last, which has one.
+    counts = [14, 40, 40, 11]
+    losses = [losses[step] for step in (60, 80, 100, 106)]
     assert results["train_loss"] == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
 
 

@@ -93,11 +93,12 @@ def test_a_precision_that_is_asked_for_is_taken(cpu, precision):
 
 
 def test_float16_on_the_cpu_needs_xla():
-    with pytest.raises(
-        UserError, match=r"--precision=mixed_float16 .* add --xla=on, or use --precision=mixed_bfloat16"
-    ):
+    with pytest.raises(UserError, match=r"--precision=mixed_float16 .*: use --xla=on, or --precision=mixed_bfloat16"):
         helpers.start(precision="mixed_float16", xla=False)
     assert helpers.start(precision="mixed_float16", xla=True).precision == "mixed_float16"
+    run = runtime.start(Hardware(gpus=0, precision="mixed_float16"))
+    assert run.xla
+    assert run.notes == ("XLA is on: without it, float16 takes minutes a step on the CPU",)
 
 
 @pytest.mark.parametrize("asked, expected", [("auto", False), ("off", False), ("on", True)])

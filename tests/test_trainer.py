@@ -33,6 +33,11 @@ RESULTS = {
 }
 
 
+def points(steps_per_epoch: int, total_steps: int) -> list[int]:
+    """The steps of a curve's points: 20 apart, and the ends of the epochs and of the run."""
+    return sorted({*range(20, total_steps + 1, 20), *range(steps_per_epoch, total_steps, steps_per_epoch), total_steps})
+
+
 def train(folder, replicas=1, rows=101, dropout=0.0, **options) -> dict:
     """Train the dense network on `rows` vectors through the whole trainer."""
     options = {"batch_size": 10, "learning_rate": 0.05, "optimizer": "sgd", "seed": 4} | options
@@ -115,9 +120,8 @@ def test_the_test_results_are_those_of_the_weights(finished):
 
 def test_curves_are_the_same_on_any_number_of_replicas(finished):
     expected = {run: helpers.curves(finished[1][0] / "tensorboard" / run) for run in ("train", "test")}
-    # 11 steps an epoch, fewer than the most points that a curve gets.
-    assert [step for step, _ in expected["train"]["loss"]] == list(range(1, 34))
-    assert [step for step, _ in expected["train"]["learning_rate"]] == list(range(1, 34))
+    assert [step for step, _ in expected["train"]["loss"]] == points(11, 33)
+    assert [step for step, _ in expected["train"]["learning_rate"]] == points(11, 33)
     assert [step for step, _ in expected["test"]["loss"]] == [11, 22, 33]
     for replicas in (2, 4):
         for run, tags in (("train", ("loss", "accuracy", "learning_rate")), ("test", ("loss", "accuracy"))):
@@ -133,9 +137,9 @@ def test_curves_are_the_same_on_any_number_of_replicas(finished):
 
 def test_an_epoch_s_train_loss_is_the_mean_of_its_examples(finished):
     folder, results = finished[1]
-    losses = [value for _, value in helpers.curves(folder / "tensorboard" / "train")["loss"][-11:]]
-    counts = [10] * 10 + [1]
-    assert results["train_loss"] == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
+    (step, loss) = helpers.curves(folder / "tensorboard" / "train")["loss"][-1]
+    assert step == 33  # since the end of the epoch before
+    assert results["train_loss"] == pytest.approx(loss, rel=1e-6)
 
 
 def test_the_console_tells_the_same_on_any_number_of_replicas(tmp_path, capfd):
@@ -163,9 +167,11 @@ def test_epochs_and_steps_are_counted(tmp_path, options, steps, epochs):
     assert results["steps"] == steps
     assert results["epochs"] == pytest.approx(epochs)
     rates = helpers.curves(tmp_path / "run" / "tensorboard" / "train")["learning_rate"]
-    assert [step for step, _ in rates] == list(range(1, steps + 1))
+    assert [step for step, _ in rates] == points(11, steps)
     # The rate of the step itself: near 0 at the last, and there alone.
-    assert [rate for _, rate in rates] == pytest.approx([0.1 * (1 - k / steps) for k in range(steps)], rel=1e-5)
+    assert [rate for _, rate in rates] == pytest.approx(
+        [0.1 * (1 - (step - 1) / steps) for step in points(11, steps)], rel=1e-5
+    )
 
 
 def test_the_same_run_ends_with_the_same_weights(tmp_path):

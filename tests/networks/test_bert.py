@@ -183,6 +183,29 @@ def test_tensorflow_s_own_format_is_read(tmp_path):
     assert len(new) == 2 and all("classifier" in name for name in new)
 
 
+def test_tensorflow_s_own_safetensors_are_read(tmp_path):
+    network, _ = load(save(tmp_path, checkpoint(labels=5)))
+    folder = tmp_path / "tf"
+    network.save_pretrained(folder, safe_serialization=True)
+    assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
+    other, new = load(folder)
+    assert new == []
+    for found, expected in zip(other.weights, network.weights):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy(), err_msg=expected.name)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path):
+    tensors = checkpoint()
+    tensors["embeddings.word_embeddings.weight"] = tensors["embeddings.word_embeddings.weight"][:20]
+    with pytest.raises(UserError, match=r"its weights do not fit its config\.json"):
+        load(save(tmp_path, tensors))
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    with pytest.raises(UserError, match="none of its 2 tensors is one of a BERT's"):
+        load(save(tmp_path, {"wte.weight": np.ones([3, 3], np.float32), "wpe.weight": np.ones([3, 3], np.float32)}))
+
+
 def test_a_broken_file_is_refused(tmp_path):
     save(tmp_path, checkpoint(labels=5))
     file = tmp_path / "model.safetensors"
