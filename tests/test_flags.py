@@ -138,7 +138,7 @@ def test_a_model_folder_that_lacks_something_is_refused(tmp_path, files, config,
     [
         (["--gpus=101"], "--gpus=101: TensorFlow finds "),
         (["--virtual_devices=4", "--batch_size=3"], "--batch_size=3: smaller than the number of replicas, 4"),
-        (["--gpus=0", "--precision=mixed_float16", "--xla=off"], "--precision=mixed_float16 on the CPU without XLA"),
+        (["--gpus=0", "--precision=mixed_float16", "--xla=off"], "--precision=mixed_float16 with --xla=off"),
     ],
 )
 def test_a_mistake_about_the_machine_gets_one_line(tmp_path, arguments, expected):
