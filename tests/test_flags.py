@@ -55,6 +55,8 @@ def test_help_imports_no_tensorflow(spelling):
     [
         (["--xla", "False"], "--xla=False: "),
         (["--num-gpus=2"], "num-gpus"),
+        (["--noflip=1"], "--noflip=1 does not take an argument"),
+        (["--stderrthreshold=loud"], "loud"),
         (["--batchsize=2"], "batchsize"),
         (["stray"], "'stray'"),
         (["--steps=3", "more", "words"], "'more'"),

@@ -177,7 +177,7 @@ def run(main) -> None:
             sys.exit(0)
         try:
             rest = FLAGS(arguments)
-        except flags.Error as error:
+        except (flags.Error, ValueError) as error:  # absl lets some of its parsers' own errors through
             _refuse(f"{error}; --help lists the flags" if isinstance(error, flags.UnrecognizedFlagError) else error)
         if len(rest) > 1:
             _refuse(f"unexpected argument {rest[1]!r}; flags are written --flag=value")
