@@ -66,11 +66,11 @@ def main() -> None:
     """Train as the flags say."""
     started = time.monotonic()
     hardware = flags.hardware()
-    recipe = flags.recipe(FINE_TUNING if FLAGS.model else FROM_SCRATCH)
+    recipe = flags.recipe(FROM_SCRATCH if FLAGS.model is None else FINE_TUNING)
     _check_flags()
     folder = sets.find(FLAGS.dataset, sets.TEXTS)
     model = None
-    if FLAGS.model:
+    if FLAGS.model is not None:
         model = model_folder.find(FLAGS.model)
         model_folder.check(model, "bert")
 

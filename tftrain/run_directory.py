@@ -12,6 +12,7 @@ import shutil
 
 import numpy as np
 
+from tftrain import paths
 from tftrain.errors import UserError
 
 _PACKAGES = ("tftrain", "tensorflow", "tf-keras", "transformers", "tensorflow-datasets", "numpy")
@@ -32,7 +33,7 @@ class RunDirectory:
         if path is None:
             now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
             path = _unused(pathlib.Path("runs", experiment, now))
-        self.path = pathlib.Path(path).expanduser()
+        self.path = paths.given("run_dir", path)
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--run_dir={path}: this is a file; a folder is needed")
         if self.path.is_dir() and any(self.path.iterdir()):

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+from tftrain import paths
 from tftrain.errors import UserError
 
 # What is fetched from a hub: nothing that is unpickled or run.
@@ -22,7 +23,7 @@ def find(model: str) -> pathlib.Path:
     Raises:
       UserError: no such folder, and no such model on a hub in reach.
     """
-    folder = pathlib.Path(model).expanduser()
+    folder = paths.given("model", model)
     if folder.is_dir():
         return folder
     if folder.exists():
