@@ -98,6 +98,14 @@ def test_inputs_are_padded_to_the_length_and_masked(tokenizer):
     assert inputs["input_ids"].dtype == inputs["attention_mask"].dtype == tf.int32
 
 
+@pytest.mark.parametrize("rate, expected", [(0.5, [1, 1, 8]), (1 - 1e-12, [1, 1, 1])])
+def test_word_dropout_takes_a_rate_next_to_one(tokenizer, rate, expected):
+    words = tf.constant([[0, 0, 2**31 - 1, 2**32 - 2]], tf.uint32)
+    ids = tf.constant([[tokenizer.cls_token_id, 7, 9, 8]])
+    found = text.word_dropout(rate, tokenizer)({"input_ids": ids}, lambda count: words)["input_ids"].numpy()
+    assert found[0].tolist() == [tokenizer.cls_token_id, *expected]
+
+
 def test_a_tokenizer_is_loaded_from_a_folder_with_a_vocabulary_alone(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")

@@ -54,7 +54,7 @@ def word_dropout(rate: float, tokenizer) -> Callable:
 
     def augment(inputs: dict[str, tf.Tensor], draw: Callable) -> dict[str, tf.Tensor]:
         ids = inputs["input_ids"]
-        below = draw(tf.shape(ids)[1]) < tf.constant(round(rate * 2**32), tf.uint32)
+        below = draw(tf.shape(ids)[1]) < tf.constant(min(round(rate * 2**32), 2**32 - 1), tf.uint32)
         kept = tf.reduce_any(ids[:, :, tf.newaxis] == special, axis=-1)
         return inputs | {"input_ids": tf.where(below & ~kept, tokenizer.unk_token_id, ids)}
 
