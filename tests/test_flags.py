@@ -68,6 +68,8 @@ def test_help_imports_no_tensorflow(spelling):
         (["--virtual_devices=0"], "--virtual_devices=0: "),
         (["--gpus=2", "--virtual_devices=2"], "--gpus=2 with --virtual_devices=2"),
         (["--batch_size=0"], "--batch_size=0: "),
+        (["--batch_size=99999999999999999999"], "--batch_size=99999999999999999999: should be below 2147483648"),
+        (["--eval_batch_size=2147483648"], "--eval_batch_size=2147483648: should be below 2147483648"),
         (["--batch_size=-8"], "--batch_size=-8: "),
         (["--batch_size=many"], "--batch_size=many: "),
         (["--learning_rate=nan"], "--learning_rate=nan: "),
