@@ -6,8 +6,10 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from tests import helpers
+from tests.data.sets_on_disk import write_set
 from tftrain.data import text
 from tftrain.errors import UserError
 
@@ -126,3 +128,17 @@ def test_a_broken_tokenizer_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match="its tokenizer cannot be loaded") as caught:
         text.load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "feature, value, found",
+    [
+        (tfds.features.Text(), b"\xff bad", "split 'train', row 1: no UTF-8 text"),
+        (tfds.features.Scalar(np.int64), 7, "its column 'text' holds a int; a string is needed"),
+    ],
+)
+def test_a_column_that_holds_no_texts_is_refused(tmp_path, feature, value, found):
+    rows = [{"text": "fine" if value != 7 else 7, "label": 0}, {"text": value, "label": 1}]
+    folder = write_set(tmp_path, "text", {"train": rows}, ["a", "b"], feature=feature)
+    with pytest.raises(UserError, match=found):
+        text.read(folder, "train")

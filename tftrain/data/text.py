@@ -62,9 +62,21 @@ def word_dropout(rate: float, tokenizer) -> Callable:
 
 
 def read(folder: pathlib.Path, split: str) -> tuple[list[str], list[int], list[str]]:
-    """Read a split of a TFDS-format text set: texts, labels, label names."""
+    """Read a split of a TFDS-format text set: texts, labels, label names.
+
+    Raises:
+      UserError: as `sets.read`, or a row's text is no UTF-8.
+    """
     table, label_names = sets.read(folder, split, ("text", "label"))
-    return [text.decode("utf-8") for text in table["text"]], table["label"], label_names
+    texts = []
+    for row, text in enumerate(table["text"]):
+        if not isinstance(text, bytes):
+            raise UserError(f"--dataset={folder}: its column 'text' holds a {type(text).__name__}; a string is needed")
+        try:
+            texts.append(text.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"--dataset={folder}: split {split!r}, row {row}: no UTF-8 text: {error}") from None
+    return texts, table["label"], label_names
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.BertTokenizerFast:
