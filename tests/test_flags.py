@@ -153,6 +153,13 @@ def test_a_mistake_about_the_machine_gets_one_line(tmp_path, arguments, expected
 
 
 @pytest.mark.slow
+def test_data_that_cannot_be_read_leave_no_run_directory(tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "dataset_info.json").write_text("{")
+    refused("tftrain.cnn", "--gpus=0", f"--dataset={tmp_path / 'set'}", f"--run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_directory_that_holds_files_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     message = refused("tftrain.cnn", "--gpus=0", f"--run_dir={tmp_path}")
