@@ -142,3 +142,10 @@ def test_a_column_that_holds_no_texts_is_refused(tmp_path, feature, value, found
     folder = write_set(tmp_path, "text", {"train": rows}, ["a", "b"], feature=feature)
     with pytest.raises(UserError, match=found):
         text.read(folder, "train")
+
+
+def test_a_vocabulary_without_the_unknown_token_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\ncat\n")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"its tokenizer cannot be loaded: .*\[UNK\]"):
+        text.load_tokenizer(tmp_path)

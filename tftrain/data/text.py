@@ -119,9 +119,14 @@ def load_tokenizer(folder: pathlib.Path) -> transformers.PreTrainedTokenizerFast
       UserError: its files cannot be read.
     """
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer("a \N{SNOWMAN}")  # a vocabulary without [UNK] fails here
     except Exception as error:  # transformers raises whatever its parsers raise
         raise UserError(f"--model={folder}: its tokenizer cannot be loaded: {error}") from None
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        lack = "has no padding token" if tokenizer.is_fast else "has no fast form"
+        raise UserError(f"--model={folder}: its tokenizer ({type(tokenizer).__name__}) {lack}; a BERT's is needed")
+    return tokenizer
 
 
 def encode(tokenizer, texts: list[str], labels: list[int], max_length: int) -> tuple[TextExamples, int]:
