@@ -67,6 +67,15 @@ def test_a_learnt_vocabulary_has_the_size_and_the_special_tokens_first(tokenizer
     assert len(text.train_tokenizer(corpus, 100)) == 100
 
 
+def test_an_alphabet_larger_than_the_vocabulary_is_cut():
+    characters = [chr(0x4E00 + i) for i in range(300)]
+    corpus = ["".join(characters), *(character * 3 for character in characters[:20])]
+    tokenizer = text.train_tokenizer(corpus, 100)
+    assert len(tokenizer) <= 100
+    assert tokenizer.tokenize(characters[0]) == [characters[0]]
+    assert tokenizer.tokenize(characters[-1]) == ["[UNK]"]
+
+
 def test_rare_characters_beyond_the_alphabet_are_unknown(monkeypatch):
     monkeypatch.setattr(text, "ALPHABET", 3)
     tokenizer = text.train_tokenizer(["ab abc", "ab bac", "ab x"] * 2, 100)

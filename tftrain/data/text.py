@@ -95,7 +95,9 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.Bert
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:ALPHABET]
+    # Each character takes up to two numbers, one at the start of words and one inside them.
+    most = min(ALPHABET, (vocabulary_size - len(SPECIAL_TOKENS)) // 2)
+    alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:most]
     inside = sorted({character for word in words for character in word[1:]} & set(alphabet))
     trained.train_from_iterator(
         texts,
