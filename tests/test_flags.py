@@ -37,6 +37,15 @@ def test_help_is_quick_and_grouped(command):
     assert f"usage: python -m {command}" in found.stdout
 
 
+def test_help_into_a_closed_pipe_ends_quietly():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        command = [sys.executable, "-m", "tftrain.cnn", "--help"]
+        found = subprocess.run(command, cwd=helpers.ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("spelling", ["--help", "-h", "--helpshort"])
 def test_help_imports_no_tensorflow(spelling):
     code = (

@@ -5,6 +5,7 @@ checked before TensorFlow is imported, so that --help and a mistake are answered
 """
 
 import dataclasses
+import os
 import sys
 import textwrap
 
@@ -173,7 +174,11 @@ def run(main) -> None:
         if any(argument in ("--help", "-help", "-h", "--helpshort", "-?") for argument in arguments[1:]):
             module = sys.modules["__main__"]
             name = module.__spec__.name if module.__spec__ else arguments[0]
-            _print_help(f"python -m {name}", module.__doc__ or "")
+            try:
+                _print_help(f"python -m {name}", module.__doc__ or "")
+                sys.stdout.flush()
+            except BrokenPipeError:  # the reader, head say, has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
             sys.exit(0)
         try:
             rest = FLAGS(arguments)
