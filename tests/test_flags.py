@@ -37,6 +37,15 @@ def test_help_is_quick_and_grouped(command):
     assert f"usage: python -m {command}" in found.stdout
 
 
+def test_help_into_a_closed_pipe_ends_quietly():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        command = [sys.executable, "-m", "tftrain.cnn", "--help"]
+        found = subprocess.run(command, cwd=helpers.ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("spelling", ["--help", "-h", "--helpshort"])
 def test_help_imports_no_tensorflow(spelling):
     code = (
@@ -55,6 +64,8 @@ def test_help_imports_no_tensorflow(spelling):
     [
         (["--xla", "False"], "--xla=False: "),
         (["--num-gpus=2"], "num-gpus"),
+        (["--noflip=1"], "--noflip=1 does not take an argument"),
+        (["--stderrthreshold=loud"], "loud"),
         (["--batchsize=2"], "batchsize"),
         (["stray"], "'stray'"),
         (["--steps=3", "more", "words"], "'more'"),
@@ -66,6 +77,8 @@ def test_help_imports_no_tensorflow(spelling):
         (["--virtual_devices=0"], "--virtual_devices=0: "),
         (["--gpus=2", "--virtual_devices=2"], "--gpus=2 with --virtual_devices=2"),
         (["--batch_size=0"], "--batch_size=0: "),
+        (["--batch_size=99999999999999999999"], "--batch_size=99999999999999999999: should be below 2147483648"),
+        (["--eval_batch_size=2147483648"], "--eval_batch_size=2147483648: should be below 2147483648"),
         (["--batch_size=-8"], "--batch_size=-8: "),
         (["--batch_size=many"], "--batch_size=many: "),
         (["--learning_rate=nan"], "--learning_rate=nan: "),
@@ -84,6 +97,7 @@ def test_help_imports_no_tensorflow(spelling):
         (["--dense_units=0"], "--dense_units=0: "),
         (["--filters=8,x"], "--filters=8,x: "),
         (["--filters=8,0"], "--filters=0: "),
+        (["--dataset=~nobody-of-this-name"], "--dataset=~nobody-of-this-name: Could not determine home directory"),
         (["--dataset=absent"], "--dataset=absent: neither a data set that ships"),
         (["--dataset=/absent/folder"], "--dataset=/absent/folder: "),
     ],
@@ -101,6 +115,7 @@ def test_a_mistake_gets_one_line_that_names_flag_and_value(arguments, expected):
         (["--max_length=2"], "--max_length=2: "),
         (["--vocabulary_size=5"], "--vocabulary_size=5: "),
         (["--dropout=-0.1"], "--dropout=-0.1: "),
+        (["--model="], "--model=: should not be empty"),
         (["--model=/absent/folder"], "--model=/absent/folder: no such folder"),
         (["--model=./absent"], "--model=./absent: no such folder"),
         (["--dataset=fashion_mnist_subset"], "--dataset=fashion_mnist_subset: neither a data set that ships"),
@@ -147,6 +162,13 @@ def test_a_mistake_about_the_machine_gets_one_line(tmp_path, arguments, expected
 
 
 @pytest.mark.slow
+def test_data_that_cannot_be_read_leave_no_run_directory(tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "dataset_info.json").write_text("{")
+    refused("tftrain.cnn", "--gpus=0", f"--dataset={tmp_path / 'set'}", f"--run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_directory_that_holds_files_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     message = refused("tftrain.cnn", "--gpus=0", f"--run_dir={tmp_path}")

@@ -105,6 +105,12 @@ def test_rate_zero_changes_nothing():
     np.testing.assert_array_equal(dropout(inputs, 0.0, step=1), inputs)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_rate_next_to_one_stays_finite(dtype):
+    found = dropout(tf.ones([10, 100], dtype), 1 - 1e-7, step=1)
+    assert np.all(np.isfinite(found)) and np.mean(found == 0) > 0.99
+
+
 def test_a_noise_shape_shares_the_mask():
     found = dropout(np.ones([64, 5, 3], np.float32), 0.5, step=1, noise_shape=(64, 1, 3))
     assert np.all(found == found[:, :1])

@@ -8,7 +8,7 @@ import time
 
 from absl import flags as absl_flags
 
-from tftrain import configuration, flags, quiet
+from tftrain import configuration, flags, quiet, run_directory
 from tftrain.configuration import Recipe
 from tftrain.data import model_folder, sets
 from tftrain.errors import UserError
@@ -67,22 +67,23 @@ def main() -> None:
     """Train as the flags say."""
     started = time.monotonic()
     hardware = flags.hardware()
-    recipe = flags.recipe(FINE_TUNING if FLAGS.model else FROM_SCRATCH)
+    recipe = flags.recipe(FROM_SCRATCH if FLAGS.model is None else FINE_TUNING)
     _check_flags()
+    if FLAGS.run_dir is not None:
+        run_directory.check(FLAGS.run_dir)
     folder = sets.find(FLAGS.dataset, sets.TEXTS)
     model = None
-    if FLAGS.model:
+    if FLAGS.model is not None:
         model = model_folder.find(FLAGS.model)
         model_folder.check(model, "bert")
 
     with quiet.notices():
-        from tftrain import run_directory, runtime, trainer
+        from tftrain import runtime, trainer
         from tftrain.data import batching, text
         from tftrain.networks import bert
 
         devices = runtime.start(hardware)
     trainer.check_batches(recipe, devices)
-    run = run_directory.RunDirectory(FLAGS.run_dir, "bert")
     texts, labels, label_names = text.read(folder, "train")
     test_texts, test_labels, _ = text.read(folder, "test")
     if model:
@@ -111,6 +112,7 @@ def main() -> None:
         )
     bert.check_vocabulary(config, tokenizer)
     word_dropout = FLAGS.word_dropout if FLAGS.word_dropout is not None else 0.0 if model else 0.15
+    run = run_directory.RunDirectory(FLAGS.run_dir, "bert")
     tokenizer.save_pretrained(run.path / "tokenizer")
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)

@@ -8,7 +8,7 @@ import time
 
 from absl import flags as absl_flags
 
-from tftrain import configuration, flags, quiet
+from tftrain import configuration, flags, quiet, run_directory
 from tftrain.configuration import Recipe
 from tftrain.data import sets
 from tftrain.errors import UserError
@@ -49,17 +49,18 @@ def main() -> None:
     configuration.check_count("dense_units", FLAGS.dense_units)
     for channels in FLAGS.filters:
         configuration.check_count("filters", channels)
+    if FLAGS.run_dir is not None:
+        run_directory.check(FLAGS.run_dir)
     folder = sets.find(FLAGS.dataset, sets.IMAGES)
 
     with quiet.notices():
-        from tftrain import run_directory, runtime, trainer
+        from tftrain import runtime, trainer
         from tftrain.data import images
         from tftrain.data.batching import Batches
         from tftrain.networks import convolutional
 
         devices = runtime.start(hardware)
     trainer.check_batches(recipe, devices)
-    run = run_directory.RunDirectory(FLAGS.run_dir, "cnn")
     training, label_names = images.read(folder, "train")
     testing, _ = images.read(folder, "test")
     shape = training.images.shape[1:]
@@ -68,6 +69,7 @@ def main() -> None:
     if min(shape[:2]) < 2 ** len(FLAGS.filters):
         raise UserError(f"--filters: {len(FLAGS.filters)} stages halve images of {shape[0]}x{shape[1]} to nothing")
 
+    run = run_directory.RunDirectory(FLAGS.run_dir, "cnn")
     task = trainer.Task(
         name="cnn",
         train=Batches(

@@ -21,9 +21,10 @@ def check(name: str, value, condition: bool, expected: str) -> None:
 
 
 def check_count(name: str, value, minimum: int = 1) -> None:
-    """Refuse what is not a whole number of at least `minimum`."""
+    """Refuse what is not a whole number of at least `minimum`, or does not fit into 32 bits."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     check(name, value, whole and value >= minimum, f"a whole number of at least {minimum}")
+    check(name, value, value < 2**31, "below 2147483648")
 
 
 def check_number(name: str, value, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
@@ -124,7 +125,6 @@ class Recipe:
             raise UserError(f"--weight_decay={self.weight_decay:g} with --optimizer=adam: use --optimizer=adamw")
         check_number("label_smoothing", self.label_smoothing, 0, 1)
         check_count("seed", self.seed, minimum=0)
-        check("seed", self.seed, self.seed < 2**31, "below 2147483648")
 
     @property
     def evaluation_batch_size(self) -> int:

@@ -5,6 +5,7 @@ checked before TensorFlow is imported, so that --help and a mistake are answered
 """
 
 import dataclasses
+import os
 import sys
 import textwrap
 
@@ -173,11 +174,15 @@ def run(main) -> None:
         if any(argument in ("--help", "-help", "-h", "--helpshort", "-?") for argument in arguments[1:]):
             module = sys.modules["__main__"]
             name = module.__spec__.name if module.__spec__ else arguments[0]
-            _print_help(f"python -m {name}", module.__doc__ or "")
+            try:
+                _print_help(f"python -m {name}", module.__doc__ or "")
+                sys.stdout.flush()
+            except BrokenPipeError:  # the reader, head say, has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
             sys.exit(0)
         try:
             rest = FLAGS(arguments)
-        except flags.Error as error:
+        except (flags.Error, ValueError) as error:  # absl lets some of its parsers' own errors through
             _refuse(f"{error}; --help lists the flags" if isinstance(error, flags.UnrecognizedFlagError) else error)
         if len(rest) > 1:
             _refuse(f"unexpected argument {rest[1]!r}; flags are written --flag=value")

@@ -12,9 +12,24 @@ import shutil
 
 import numpy as np
 
+from tftrain import paths
 from tftrain.errors import UserError
 
 _PACKAGES = ("tftrain", "tensorflow", "tf-keras", "transformers", "tensorflow-datasets", "numpy")
+
+
+def check(path: str | os.PathLike) -> pathlib.Path:
+    """The path of a run's folder, which may be absent or empty; nothing is made.
+
+    Raises:
+      UserError: something stands there already.
+    """
+    folder = paths.given("run_dir", path)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--run_dir={path}: this is a file; a folder is needed")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"--run_dir={path}: it holds files already; give a new or an empty folder")
+    return folder
 
 
 class RunDirectory:
@@ -32,11 +47,7 @@ class RunDirectory:
         if path is None:
             now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
             path = _unused(pathlib.Path("runs", experiment, now))
-        self.path = pathlib.Path(path).expanduser()
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"--run_dir={path}: this is a file; a folder is needed")
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise UserError(f"--run_dir={path}: it holds files already; give a new or an empty folder")
+        self.path = check(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -98,7 +98,7 @@ class StatelessDropout:
         blocks = (elements + per_block - 1) // per_block
         drawn = words(self._key, self._position.step, self._position.first_row, shape[0], blocks)
         bits = tf.reshape(tf.bitcast(drawn, tf.uint16), [shape[0], blocks * per_block])[:, :elements]
-        threshold = round(rate * 2**16)
+        threshold = min(round(rate * 2**16), 2**16 - 2)  # 1 would divide by zero, and float16 ends at 65504
         scale = 2**16 / (2**16 - threshold)
         keep = tf.cast(tf.reshape(bits, shape) >= tf.constant(threshold, tf.uint16), inputs.dtype)
         return inputs * (keep * tf.cast(scale, inputs.dtype))

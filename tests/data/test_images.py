@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from tests.data.sets_on_disk import write_set
 from tftrain.data import images
@@ -34,6 +35,21 @@ def test_images_of_several_shapes_are_refused(tmp_path):
     rows = [{"image": np.zeros((4, width, 3), np.uint8), "label": 0} for width in (4, 5, 6)]
     folder = write_set(tmp_path, "image", {"train": rows}, ["a", "b"])
     with pytest.raises(UserError, match=r"3 shapes \(4x4x3, 4x5x3, 4x6x3\); one is needed"):
+        images.read(folder, "train")
+
+
+@pytest.mark.parametrize(
+    "feature, value, found",
+    [
+        (tfds.features.Text(), "a cat", "a bytes"),
+        (tfds.features.Scalar(np.uint8), np.uint8(3), "a int"),
+        (tfds.features.Tensor(shape=(4, 4), dtype=np.uint8), np.zeros((4, 4), np.uint8), r"of shape \(4, 4\)"),
+    ],
+)
+def test_a_column_that_holds_no_images_is_refused(tmp_path, feature, value, found):
+    rows = [{"image": value, "label": i} for i in range(2)]
+    folder = write_set(tmp_path, "image", {"train": rows}, ["a", "b"], feature=feature)
+    with pytest.raises(UserError, match=f"its column 'image' is {found}; height x width x channels are needed"):
         images.read(folder, "train")
 
 

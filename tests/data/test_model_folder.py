@@ -1,6 +1,8 @@
 import json
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from tftrain.data import model_folder
 from tftrain.errors import UserError
@@ -61,7 +63,10 @@ def test_check_says_what_is_missing_and_what_is_there(tmp_path, names, config, e
 @pytest.mark.parametrize("vocabulary", ["vocab.txt", "tokenizer.json"])
 @pytest.mark.parametrize("weights", ["model.safetensors", "tf_model.h5"])
 def test_check_takes_any_format_that_can_be_read(tmp_path, vocabulary, weights):
-    model_folder.check(make(tmp_path, vocabulary, weights, "pytorch_model.bin"), "bert")
+    make(tmp_path, vocabulary, weights, "pytorch_model.bin")
+    if weights == "model.safetensors":
+        safetensors.numpy.save_file({"x": np.zeros(3)}, tmp_path / weights)
+    model_folder.check(tmp_path, "bert")
     assert model_folder.weight_files(tmp_path) == [tmp_path / weights]
 
 
@@ -77,6 +82,20 @@ def test_shards_are_found_by_their_index_and_missing_ones_named(tmp_path):
     assert model_folder.weight_files(tmp_path) == [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
     (tmp_path / "two.safetensors").unlink()
     assert "names shards that are not there: two.safetensors" in refusal(model_folder.weight_files, tmp_path)
+
+
+def test_truncated_weights_are_found_without_tensorflow(tmp_path):
+    make(tmp_path, "vocab.txt")
+    whole = safetensors.numpy.save({"x": np.zeros(100)})
+    for content in (b"", whole[:20], whole[:-1]):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        assert "model.safetensors cannot be read" in refusal(model_folder.check, tmp_path, "bert")
+
+
+@pytest.mark.parametrize("index", ["{}", '{"weight_map": ["a"]}', '{"weight_map": {"a": 3}}', '{"weight_map": null}'])
+def test_an_index_without_a_map_is_refused(tmp_path, index):
+    (make(tmp_path, "vocab.txt") / "model.safetensors.index.json").write_text(index)
+    assert "has no weight_map from tensors to files" in refusal(model_folder.check, tmp_path, "bert")
 
 
 def test_long_listings_are_cut(tmp_path):

@@ -6,8 +6,10 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from tests import helpers
+from tests.data.sets_on_disk import write_set
 from tftrain.data import text
 from tftrain.data.batching import Batches
 from tftrain.errors import UserError
@@ -64,6 +66,15 @@ def test_a_learnt_vocabulary_has_the_size_and_the_special_tokens_first(tokenizer
     generator = np.random.default_rng(0)
     corpus = [" ".join("".join(generator.choice(list("abcdef"), 5)) for _ in range(6)) for _ in range(200)]
     assert len(text.train_tokenizer(corpus, 100)) == 100
+
+
+def test_an_alphabet_larger_than_the_vocabulary_is_cut():
+    characters = [chr(0x4E00 + i) for i in range(300)]
+    corpus = ["".join(characters), *(character * 3 for character in characters[:20])]
+    tokenizer = text.train_tokenizer(corpus, 100)
+    assert len(tokenizer) <= 100
+    assert tokenizer.tokenize(characters[0]) == [characters[0]]
+    assert tokenizer.tokenize(characters[-1]) == ["[UNK]"]
 
 
 def test_rare_characters_beyond_the_alphabet_are_unknown(monkeypatch):
@@ -128,6 +139,14 @@ def test_word_dropout_does_not_depend_on_the_replicas(tokenizer, replicas):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("rate, expected", [(0.5, [1, 1, 8]), (1 - 1e-12, [1, 1, 1])])
+def test_word_dropout_takes_a_rate_next_to_one(tokenizer, rate, expected):
+    words = tf.constant([[0, 0, 2**31 - 1, 2**32 - 2]], tf.uint32)
+    ids = tf.constant([[tokenizer.cls_token_id, 7, 9, 8]])
+    found = text.word_dropout(rate, tokenizer)({"input_ids": ids}, lambda count: words)["input_ids"].numpy()
+    assert found[0].tolist() == [tokenizer.cls_token_id, *expected]
+
+
 def test_a_tokenizer_is_loaded_from_a_folder_with_a_vocabulary_alone(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
@@ -148,3 +167,24 @@ def test_a_broken_tokenizer_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match="its tokenizer cannot be loaded") as caught:
         text.load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "feature, value, found",
+    [
+        (tfds.features.Text(), b"\xff bad", "split 'train', row 1: no UTF-8 text"),
+        (tfds.features.Scalar(np.int64), 7, "its column 'text' holds a int; a string is needed"),
+    ],
+)
+def test_a_column_that_holds_no_texts_is_refused(tmp_path, feature, value, found):
+    rows = [{"text": "fine" if value != 7 else 7, "label": 0}, {"text": value, "label": 1}]
+    folder = write_set(tmp_path, "text", {"train": rows}, ["a", "b"], feature=feature)
+    with pytest.raises(UserError, match=found):
+        text.read(folder, "train")
+
+
+def test_a_vocabulary_without_the_unknown_token_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\ncat\n")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"its tokenizer cannot be loaded: .*\[UNK\]"):
+        text.load_tokenizer(tmp_path)

@@ -6,6 +6,8 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 import tf_keras as keras
+import tokenizers
+import transformers
 
 from tests import helpers
 from tftrain import training_step
@@ -214,6 +216,39 @@ def test_a_broken_file_is_refused(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ({"hidden_act": "snake"}, "hidden_act 'snake'; it should be one of gelu, "),
+        ({"hidden_size": "8"}, "hidden_size '8'; it should be a whole number of at least 1"),
+        ({"hidden_size": None}, "hidden_size None; it should be a whole number of at least 1"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers -1; it should be a whole number of at least 1"),
+        ({"num_attention_heads": 3}, "hidden_size 8; it should be a multiple of num_attention_heads"),
+        ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob 1.5; it should be at least 0 and below 1"),
+        ({"initializer_range": "x"}, "initializer_range 'x'; it should be a number"),
+    ],
+)
+def test_a_configuration_that_no_bert_can_have_is_refused(tmp_path, values, expected):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | values))
+    with pytest.raises(UserError) as caught:
+        bert.read_config(tmp_path, ["a", "b"])
+    assert f"--model={tmp_path}: its config.json says {expected}" in str(caught.value)
+
+
+def test_a_broken_hdf5_file_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "tf_model.h5").write_bytes(b"no HDF5")
+    with pytest.raises(UserError, match="its TensorFlow weights cannot be read"):
+        bert.load_weights(bert.build(bert.read_config(tmp_path, ["a", "b"])), tmp_path)
+
+
+def test_a_head_without_a_bias_for_other_labels_is_new(tmp_path):
+    tensors = checkpoint(labels=2)
+    del tensors["classifier.bias"]
+    save(tmp_path, tensors)
+    assert load(tmp_path, labels=5)[1] == ["classifier.bias", "classifier.weight"]
+
+
 @pytest.mark.parametrize("kind", ["roberta", "distilbert", None])
 def test_another_kind_of_model_is_refused(tmp_path, kind):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": kind}))
@@ -243,8 +278,13 @@ def test_padding_does_not_change_a_text_s_logits():
     np.testing.assert_allclose(network(padded).logits, network(short).logits, rtol=1e-5, atol=1e-6)
 
 
-def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused():
-    config = bert.small_config(["a"], vocab_size=10)
-    bert.check_vocabulary(config, range(10))
+@pytest.mark.parametrize("words", [["c", "d", "e", "f", "g", "h"], ["c"]])
+def test_a_tokenizer_with_numbers_beyond_the_embeddings_is_refused(words):
+    """Too many tokens, or a gap in their numbers."""
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, **{word: 10 - i for i, word in enumerate(words)}}
+    tokenizer = transformers.BertTokenizerFast(
+        tokenizer_object=tokenizers.BertWordPieceTokenizer(vocabulary)._tokenizer, mask_token=None
+    )
+    bert.check_vocabulary(bert.small_config(["a"], vocab_size=11), tokenizer)
     with pytest.raises(UserError, match="11 tokens and the model embeddings for 10"):
-        bert.check_vocabulary(config, range(11))
+        bert.check_vocabulary(bert.small_config(["a"], vocab_size=10), tokenizer)

@@ -37,6 +37,10 @@ def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
       UserError: as `sets.read`, or the images differ in shape.
     """
     table, label_names = sets.read(folder, split, ("image", "label"))
+    first = table["image"][0]
+    if not isinstance(first, np.ndarray) or first.ndim != 3:
+        found = f"of shape {first.shape}" if isinstance(first, np.ndarray) else f"a {type(first).__name__}"
+        raise UserError(f"--dataset={folder}: its column 'image' is {found}; height x width x channels are needed")
     shapes = {image.shape for image in table["image"]}
     if len(shapes) != 1:
         shown = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:3])

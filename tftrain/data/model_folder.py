@@ -3,6 +3,9 @@
 import json
 import pathlib
 
+import safetensors
+
+from tftrain import paths
 from tftrain.errors import UserError
 
 # What is fetched from a hub: nothing that is unpickled or run.
@@ -22,7 +25,7 @@ def find(model: str) -> pathlib.Path:
     Raises:
       UserError: no such folder, and no such model on a hub in reach.
     """
-    folder = pathlib.Path(model).expanduser()
+    folder = paths.given("model", model)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -67,7 +70,21 @@ def check(folder: pathlib.Path, model_type: str) -> None:
         raise UserError(f"--model={folder}: its config.json says model_type {found!r}; {model_type!r} is needed")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
         raise UserError(f"--model={folder}: no tokenizer.json or vocab.txt in it ({_listing(folder)})")
-    weight_files(folder)
+    for file in weight_files(folder):
+        if file.suffix == ".safetensors":
+            open_safetensors(file)
+
+
+def open_safetensors(file: pathlib.Path):
+    """An open safetensors file, whose header and size have been checked.
+
+    Raises:
+      UserError: it is truncated, or another kind of file.
+    """
+    try:
+        return safetensors.safe_open(file, "np")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"--model={file.parent}: {file.name} cannot be read: {error}") from None
 
 
 def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -80,7 +97,10 @@ def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     if whole.is_file():
         return [whole]
     if index.is_file():
-        shards = sorted({folder / name for name in read_json(index).get("weight_map", {}).values()})
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f"--model={folder}: {index.name} has no weight_map from tensors to files")
+        shards = sorted({folder / name for name in names.values()})
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing or not shards:
             raise UserError(f"--model={folder}: {index.name} names shards that are not there: {', '.join(missing)}")

@@ -3,6 +3,7 @@
 import logging
 import pathlib
 
+from tftrain import paths
 from tftrain.errors import UserError
 
 _EMBEDDED = pathlib.Path(__file__).parent / "embedded"
@@ -23,7 +24,7 @@ def find(dataset: str, embedded: dict[str, str]) -> pathlib.Path:
     """
     if dataset in embedded:
         return _EMBEDDED / embedded[dataset]
-    folder = pathlib.Path(dataset).expanduser()
+    folder = paths.given("dataset", dataset)
     if not folder.exists():
         raise UserError(
             f"--dataset={dataset}: neither a data set that ships ({', '.join(embedded)}) nor a folder; "

@@ -54,7 +54,7 @@ def word_dropout(rate: float, tokenizer) -> Callable:
 
     def augment(inputs: dict[str, tf.Tensor], draw: Callable) -> dict[str, tf.Tensor]:
         ids = inputs["input_ids"]
-        below = draw(tf.shape(ids)[1]) < tf.constant(round(rate * 2**32), tf.uint32)
+        below = draw(tf.shape(ids)[1]) < tf.constant(min(round(rate * 2**32), 2**32 - 1), tf.uint32)
         kept = tf.reduce_any(ids[:, :, tf.newaxis] == special, axis=-1)
         return inputs | {"input_ids": tf.where(below & ~kept, tokenizer.unk_token_id, ids)}
 
@@ -62,9 +62,21 @@ def word_dropout(rate: float, tokenizer) -> Callable:
 
 
 def read(folder: pathlib.Path, split: str) -> tuple[list[str], list[int], list[str]]:
-    """Read a split of a TFDS-format text set: texts, labels, label names."""
+    """Read a split of a TFDS-format text set: texts, labels, label names.
+
+    Raises:
+      UserError: as `sets.read`, or a row's text is no UTF-8.
+    """
     table, label_names = sets.read(folder, split, ("text", "label"))
-    return [text.decode("utf-8") for text in table["text"]], table["label"], label_names
+    texts = []
+    for row, text in enumerate(table["text"]):
+        if not isinstance(text, bytes):
+            raise UserError(f"--dataset={folder}: its column 'text' holds a {type(text).__name__}; a string is needed")
+        try:
+            texts.append(text.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"--dataset={folder}: split {split!r}, row {row}: no UTF-8 text: {error}") from None
+    return texts, table["label"], label_names
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.BertTokenizerFast:
@@ -83,7 +95,9 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.Bert
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:ALPHABET]
+    # Each character takes up to two numbers, one at the start of words and one inside them.
+    most = min(ALPHABET, (vocabulary_size - len(SPECIAL_TOKENS)) // 2)
+    alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:most]
     inside = sorted({character for word in words for character in word[1:]} & set(alphabet))
     trained.train_from_iterator(
         texts,
@@ -107,9 +121,14 @@ def load_tokenizer(folder: pathlib.Path) -> transformers.PreTrainedTokenizerFast
       UserError: its files cannot be read.
     """
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer("a \N{SNOWMAN}")  # a vocabulary without [UNK] fails here
     except Exception as error:  # transformers raises whatever its parsers raise
         raise UserError(f"--model={folder}: its tokenizer cannot be loaded: {error}") from None
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        lack = "has no padding token" if tokenizer.is_fast else "has no fast form"
+        raise UserError(f"--model={folder}: its tokenizer ({type(tokenizer).__name__}) {lack}; a BERT's is needed")
+    return tokenizer
 
 
 def encode(tokenizer, texts: list[str], labels: list[int], max_length: int) -> tuple[TextExamples, int]:

@@ -3,17 +3,27 @@
 import functools
 import pathlib
 
-import safetensors
 import safetensors.numpy
 import tensorflow as tf
 import tf_keras as keras
 import transformers
+from transformers.activations_tf import ACT2FN
 from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
 from transformers.modeling_tf_utils import get_initializer
 from transformers.models.bert import modeling_tf_bert
 
 from tftrain.data import model_folder
 from tftrain.errors import UserError
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
 
 transformers.logging.set_verbosity_error()
 # An assertion in each step, which XLA drops with a warning at each compilation; `check_vocabulary` does it once.
@@ -33,9 +43,10 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 def check_vocabulary(config: transformers.BertConfig, tokenizer) -> None:
     """Refuse a tokenizer with token numbers that the network has no embedding for."""
-    if len(tokenizer) > config.vocab_size:
+    tokens = max(tokenizer.get_vocab().values()) + 1
+    if tokens > config.vocab_size:
         raise UserError(
-            f"the tokenizer has {len(tokenizer)} tokens and the model embeddings for {config.vocab_size}: "
+            f"the tokenizer has {tokens} tokens and the model embeddings for {config.vocab_size}: "
             "they do not belong together"
         )
 
@@ -68,14 +79,33 @@ def read_config(folder: pathlib.Path, label_names: list[str]) -> transformers.Be
     """The configuration of a model folder, for other labels.
 
     Raises:
-      UserError: it is not a BERT's.
+      UserError: it is not a BERT's, or a value in it is none that a BERT can have.
     """
     values = model_folder.read_json(folder / "config.json")
     if values.get("model_type") != "bert":
         raise UserError(
             f"--model={folder}: its config.json says model_type {values.get('model_type')!r}; 'bert' is needed"
         )
-    return transformers.BertConfig.from_dict(values | _labels(label_names))
+    config = transformers.BertConfig.from_dict(values | _labels(label_names))
+
+    def check(name: str, condition: bool, expected: str) -> None:
+        if not condition:
+            raise UserError(
+                f"--model={folder}: its config.json says {name} {getattr(config, name)!r}; it should be {expected}"
+            )
+
+    for name in _SIZES:
+        value = getattr(config, name)
+        check(name, isinstance(value, int) and value >= 1, "a whole number of at least 1")
+    check("hidden_size", config.hidden_size % config.num_attention_heads == 0, "a multiple of num_attention_heads")
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+        rate = getattr(config, name)
+        given = rate is not None or name != "classifier_dropout"
+        check(name, not given or (isinstance(rate, (int, float)) and 0 <= rate < 1), "at least 0 and below 1")
+    for name in ("initializer_range", "layer_norm_eps"):
+        check(name, isinstance(getattr(config, name), (int, float)), "a number")
+    check("hidden_act", config.hidden_act in ACT2FN, f"one of {', '.join(sorted(ACT2FN))}")
+    return config
 
 
 def _labels(names: list[str]) -> dict:
@@ -99,16 +129,14 @@ def load_weights(network: transformers.TFBertForSequenceClassification, folder: 
         return _load_tensorflow(network, folder)
     tensors = {}
     for file in files:
-        try:
-            with safetensors.safe_open(file, "np") as opened:
-                if (opened.metadata() or {}).get("format") == "tf":
-                    return _load_tensorflow(network, folder)
-            tensors.update(safetensors.numpy.load_file(file))
-        except (safetensors.SafetensorError, OSError) as error:
-            raise UserError(f"--model={folder}: {file.name} cannot be read: {error}") from None
+        with model_folder.open_safetensors(file) as opened:
+            if (opened.metadata() or {}).get("format") == "tf":
+                return _load_tensorflow(network, folder)
+        tensors.update(safetensors.numpy.load_file(file))
     # The head's shape is the number of labels: that of other labels is left out, and reported as missing.
     if "classifier.weight" in tensors and len(tensors["classifier.weight"]) != network.config.num_labels:
-        del tensors["classifier.weight"], tensors["classifier.bias"]
+        del tensors["classifier.weight"]
+        tensors.pop("classifier.bias", None)
     try:
         _, information = load_pytorch_state_dict_in_tf2_model(
             network, tensors, allow_missing_keys=True, output_loading_info=True, skip_logger_warnings=True
@@ -123,9 +151,12 @@ def load_weights(network: transformers.TFBertForSequenceClassification, folder: 
 
 def _load_tensorflow(network, folder: pathlib.Path) -> list[str]:
     """Load the formats that transformers writes from TensorFlow: its own safetensors, or HDF5."""
-    loaded, information = transformers.TFBertForSequenceClassification.from_pretrained(
-        folder, config=network.config, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
-    )
+    try:
+        loaded, information = transformers.TFBertForSequenceClassification.from_pretrained(
+            folder, config=network.config, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"--model={folder}: its TensorFlow weights cannot be read: {error}") from None
     values = {_inner_name(variable): variable for variable in loaded.variables}
     for variable in network.variables:
         variable.assign(values[_inner_name(variable)])

@@ -1,0 +1,22 @@
+"""Paths that a person gives."""
+
+import os
+import pathlib
+
+from tftrain.errors import UserError
+
+
+def given(name: str, value: str | os.PathLike) -> pathlib.Path:
+    """The path of the flag --NAME, with "~" replaced by the home directory.
+
+    Raises:
+      UserError: it is empty, or no file can have it: it is too long, say, or "~name" names nobody.
+    """
+    if not os.fspath(value):
+        raise UserError(f"--{name}=: should not be empty; leave the flag out, or give a path")
+    try:
+        path = pathlib.Path(value).expanduser()
+        path.exists()  # pathlib hides that a path is absent, and raises the rest
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"--{name}={value}: {getattr(error, 'strerror', None) or error}") from None
+    return path
