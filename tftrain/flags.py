@@ -105,9 +105,15 @@ def define_shared(**recipes: Recipe) -> None:
 
 
 def set_defaults(**values) -> None:
-    """Change flags' defaults, as an experiment's recipe does; the command line still has the last word."""
-    for name, value in values.items():
-        FLAGS.set_default(name, value)
+    """Change flags' defaults, as an experiment's recipe does; the command line still has the last word.
+
+    A name or value that is wrong ends the command, as it does on the command line.
+    """
+    try:
+        for name, value in values.items():
+            FLAGS.set_default(name, value)
+    except flags.Error as error:
+        _refuse(f"set_defaults: {error}")
 
 
 def hardware() -> Hardware:
@@ -195,7 +201,7 @@ def run(main) -> None:
         except UserError as error:
             _refuse(error)
         except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+            print("interrupted: nothing is saved before a run's end", file=sys.stderr)
             sys.exit(130)
 
     app.run(guarded, flags_parser=parse)

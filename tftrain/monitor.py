@@ -64,6 +64,7 @@ class Monitor(keras.callbacks.Callback):
         self._epoch_steps = min(self._train.steps_per_epoch, self._total_steps - self._step)
         self._epoch_end = self._step + self._epoch_steps
         self._epoch_started = time.monotonic()
+        self._epoch_counts = self._steady_examples, self._steady_seconds
         self._progress = console.Progress(f"epoch {epoch + 1}/{self._epochs}", self._epoch_steps)
         self._set_pace()
 
@@ -101,11 +102,13 @@ class Monitor(keras.callbacks.Callback):
         self._dashboards.scalars("test", self._step, {name: test[name] for name in ("loss", "accuracy")})
         self._dashboards.flush()
         self._last = {"train": train, "test": test}
+        examples, steady = self._epoch_counts
+        pace = _pace(self._steady_examples - examples, self._steady_seconds - steady)
         scale = "" if self._loss_scale is None else f", loss scale {self._loss_scale:g}"
         console.say(
             f"epoch {epoch + 1}/{self._epochs}: step {self._step:,}, train loss {train['loss']:.4f} accuracy "
             f"{train['accuracy']:.4f}, test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}"
-            f"{self.pace}, {console.duration(seconds)}{scale}"
+            f"{pace}, {console.duration(seconds)}{scale}"
         )
 
     def _set_pace(self) -> None:
@@ -170,8 +173,8 @@ class Monitor(keras.callbacks.Callback):
 
     @property
     def pace(self) -> str:
-        """The end of a console line: ", 1,234 examples/s", or nothing before a steady step."""
-        return "" if math.isnan(self.examples_per_second) else f", {self.examples_per_second:,.0f} examples/s"
+        """The end of a console line: ", 1,234 examples/s" over the run so far, or nothing before a steady step."""
+        return _pace(self._steady_examples, self._steady_seconds)
 
     def results(self) -> dict:
         """The part of results.json that this callback knows."""
@@ -188,3 +191,7 @@ class Monitor(keras.callbacks.Callback):
     def close(self) -> None:
         """Close TensorBoard's files."""
         self._dashboards.close()
+
+
+def _pace(examples: int, seconds: float) -> str:
+    return f", {examples / seconds:,.0f} examples/s" if seconds else ""

@@ -49,6 +49,7 @@ def start(hardware: Hardware) -> Runtime:
       UserError: there are fewer GPUs than asked for; the precision cannot run here; TensorFlow has started with
         other devices already.
     """
+    tf.get_logger().setLevel("WARNING")  # in a notebook, a line for each reduction otherwise
     gpus = _choose_gpus(hardware)
     if gpus and not hardware.virtual_devices:
         devices = [f"/gpu:{i}" for i in range(len(gpus))]

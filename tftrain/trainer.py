@@ -177,12 +177,13 @@ def _fit(model, task, runtime, monitor, first_epoch: int, epochs: int, steps: in
 
 def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) -> None:
     share = task.train.rows_per_replica(runtime.replicas)
+    examples = min(recipe.batch_size, task.train.count)
     gradients = "" if runtime.replicas == 1 else f"; gradients: {runtime.reduction}"
     micro = f" in {recipe.accumulate_steps} micro-batches" if recipe.accumulate_steps > 1 else ""
     lines = [
         ("devices", f"{runtime.devices}; {runtime.replicas} replica{'s' * (runtime.replicas > 1)}{gradients}"),
         ("precision", f"{runtime.precision}; XLA {'on' if runtime.xla else 'off'}"),
-        ("batch", f"{recipe.batch_size} examples in a step, {share} on each replica{micro}"),
+        ("batch", f"{examples} examples in a step, {share} on each replica{micro}"),
         (
             "data",
             f"{task.train.count:,} training and {task.test.count:,} test examples, {len(task.label_names)} classes",
@@ -193,9 +194,14 @@ def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) ->
         ("run", str(run.path)),
     ]
     lines += [("note", note) for note in runtime.notes]
-    if share * runtime.replicas != recipe.batch_size:
+    examples = min(recipe.batch_size, task.train.count)
+    if examples < recipe.batch_size:
         lines.append(
-            ("note", f"{recipe.batch_size} examples do not divide evenly: {share * runtime.replicas} rows are computed")
+            ("note", f"--batch_size={recipe.batch_size} is more than the training data: a step has {examples}")
+        )
+    if share * runtime.replicas != examples:
+        lines.append(
+            ("note", f"{examples} examples do not divide evenly: {share * runtime.replicas} rows are computed")
         )
     for name, text in lines:
         console.say(f"{name:<12} {text}")

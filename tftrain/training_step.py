@@ -67,8 +67,8 @@ class TrainingModel(keras.Model):
       seed: of dropout.
 
     Raises:
-      UserError: the network was built under another precision policy than the one in force, or it draws random
-        numbers in another way than by Dropout layers.
+      UserError: the network is not of tf-keras, it was built under another precision policy than the one in force,
+        or it draws random numbers in another way than by Dropout layers.
     """
 
     def __init__(
@@ -199,7 +199,12 @@ def _dense(gradient) -> tf.Tensor:
 
 
 def _check_policy(network: keras.Model) -> None:
-    """Refuse a network whose layers compute in another precision than the policy in force says."""
+    """Refuse a network of another Keras, or whose layers compute in another precision than the policy in force says."""
+    if not isinstance(network, keras.Model):
+        raise UserError(
+            f"the network is a {type(network).__module__}.{type(network).__name__}; a model of tf-keras is needed: "
+            "import tftrain, then import tf_keras as keras"
+        )
     policy = keras.mixed_precision.global_policy()
     if network.dtype_policy.name != policy.name:
         raise UserError(

@@ -11,7 +11,7 @@ from tftrain.data import sets
 from tftrain.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ImageExamples:
     """Images of one shape in memory.
 

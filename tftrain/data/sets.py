@@ -31,8 +31,10 @@ def find(dataset: str, embedded: dict[str, str]) -> pathlib.Path:
             "give the folder of a prepared TFDS data set, the one that holds dataset_info.json"
         )
     if not (folder / "dataset_info.json").is_file():
+        versions = sorted(file.parent for file in folder.glob("*/dataset_info.json")) if folder.is_dir() else []
+        hint = f"; did you mean {versions[-1]}?" if versions else ""
         raise UserError(
-            f"--dataset={dataset}: no dataset_info.json in it; it should be the folder of a prepared TFDS data set"
+            f"--dataset={dataset}: no dataset_info.json in it; give the folder of a prepared TFDS data set{hint}"
         )
     return folder
 
