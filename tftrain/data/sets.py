@@ -64,7 +64,7 @@ def read(folder: pathlib.Path, split: str, columns: tuple[str, ...]) -> tuple[di
     features = builder.info.features
     lacking = [name for name in columns if name not in features]
     if lacking:
-        raise UserError(f"--dataset={folder}: it has no column {lacking[0]!r}; it has {', '.join(features)}")
+        raise UserError(f"--dataset={folder}: it has no column {lacking[0]!r}; it has {', '.join(sorted(features))}")
     if split not in builder.info.splits:
         raise UserError(f"--dataset={folder}: it has no split {split!r}; it has {', '.join(builder.info.splits)}")
     if not isinstance(features["label"], tfds.features.ClassLabel):
