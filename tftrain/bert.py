@@ -113,7 +113,6 @@ def main() -> None:
     bert.check_vocabulary(config, tokenizer)
     word_dropout = FLAGS.word_dropout if FLAGS.word_dropout is not None else 0.0 if model else 0.15
     run = run_directory.RunDirectory(FLAGS.run_dir, "bert")
-    tokenizer.save_pretrained(run.path / "tokenizer")
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
     testing, test_cut = text.encode(tokenizer, test_texts, test_labels, FLAGS.max_length)
@@ -132,6 +131,7 @@ def main() -> None:
         if model:
             new = bert.load_weights(network, model)
             notes.append(("new", ", ".join(new) if new else "none: all weights come from the model's folder"))
+        tokenizer.save_pretrained(run.path / "tokenizer")  # nothing is refused any more
         return network
 
     task = trainer.Task(
