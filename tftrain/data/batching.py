@@ -23,6 +23,8 @@ PADDING_TARGET = 0.15
 PADDING_SLACK = 0.02
 MAX_LENGTHS = 8
 LENGTH_MULTIPLE = 8
+# Elements that are made at once, ahead of the step.
+PARALLEL_ELEMENTS = 4
 
 
 class Examples(Protocol):
@@ -110,10 +112,13 @@ class Batches:
             dataset = tf.data.Dataset.counter(start=first_step * local)
             dataset = dataset.map(
                 lambda i: element(step=i // local, first_row=(first_replica + i % local) * share),
-                num_parallel_calls=tf.data.AUTOTUNE,
+                num_parallel_calls=PARALLEL_ELEMENTS,
                 deterministic=True,
             )
-            return dataset.prefetch(2 * local)
+            options = tf.data.Options()
+            # Its thread sleeps for up to a minute between two looks, and the end of a run at times waited for that.
+            options.autotune.enabled = False
+            return dataset.prefetch(2 * local).with_options(options)
 
         return strategy.distribute_datasets_from_function(worker_dataset)
 
