@@ -2,7 +2,7 @@
 
 python -m experiments.cnn_normalised
 
-Test accuracy: see README, "Recipes".
+README, "Recipes", has the result to expect, the hardware and the time.
 """
 
 from tftrain import cnn, flags
