@@ -65,14 +65,25 @@ def check(folder: pathlib.Path, model_type: str) -> None:
     Raises:
       UserError: which says what is missing and what was found.
     """
-    found = read_json(folder / "config.json").get("model_type")
-    if found != model_type:
-        raise UserError(f"--model={folder}: its config.json says model_type {found!r}; {model_type!r} is needed")
+    read_config(folder, model_type)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
         raise UserError(f"--model={folder}: no tokenizer.json or vocab.txt in it ({_listing(folder)})")
     for file in weight_files(folder):
         if file.suffix == ".safetensors":
             open_safetensors(file)
+
+
+def read_config(folder: pathlib.Path, model_type: str) -> dict:
+    """What a model folder's config.json says.
+
+    Raises:
+      UserError: the file is missing or no JSON object, or it is of another kind of model.
+    """
+    values = read_json(folder / "config.json")
+    found = values.get("model_type")
+    if found != model_type:
+        raise UserError(f"--model={folder}: its config.json says model_type {found!r}; {model_type!r} is needed")
+    return values
 
 
 def open_safetensors(file: pathlib.Path):

@@ -81,11 +81,7 @@ def read_config(folder: pathlib.Path, label_names: list[str]) -> transformers.Be
     Raises:
       UserError: it is not a BERT's, or a value in it is none that a BERT can have.
     """
-    values = model_folder.read_json(folder / "config.json")
-    if values.get("model_type") != "bert":
-        raise UserError(
-            f"--model={folder}: its config.json says model_type {values.get('model_type')!r}; 'bert' is needed"
-        )
+    values = model_folder.read_config(folder, "bert")
     config = transformers.BertConfig.from_dict(values | _labels(label_names))
 
     def check(name: str, condition: bool, expected: str) -> None:
