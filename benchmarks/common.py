@@ -1,5 +1,6 @@
 """What the benchmarks share: the task of `tftrain.cnn`, timing in turns, and a table."""
 
+import dataclasses
 import os
 import pathlib
 import platform
@@ -51,7 +52,7 @@ class TftrainTurns:
     """
 
     def __init__(self, examples: images.ImageExamples, chosen: runtime.Runtime):
-        batches = Batches(examples, BATCH_SIZE, seed=0, augment=images.flip)
+        batches = Batches(dataclasses.replace(examples, augment=images.flip), BATCH_SIZE, seed=0)
         self._total_steps = 1000 * STEPS
         task = trainer.Task(
             name="cnn",

@@ -33,8 +33,8 @@ class VectorExamples:
     labels: np.ndarray
     lengths = None
 
-    def inputs(self, rows, length=None):
-        del length
+    def inputs(self, rows, length=None, draw=None):
+        del length, draw
         return tf.gather(tf.constant(self.values), rows)
 
 

@@ -4,6 +4,7 @@ python -m tftrain.bert
 python -m tftrain.bert --model=google-bert/bert-base-chinese --dataset=FOLDER
 """
 
+import dataclasses
 import time
 
 from absl import flags as absl_flags
@@ -115,6 +116,8 @@ def main() -> None:
     run = run_directory.RunDirectory(FLAGS.run_dir, "bert")
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
+    if word_dropout:
+        training = dataclasses.replace(training, augment=text.word_dropout(word_dropout, tokenizer))
     testing, test_cut = text.encode(tokenizer, test_texts, test_labels, FLAGS.max_length)
     lengths, padding = batching.choose_batch_lengths(training.lengths, FLAGS.max_length)
     test_lengths, _ = batching.choose_batch_lengths(testing.lengths, FLAGS.max_length)
@@ -140,7 +143,6 @@ def main() -> None:
             training,
             recipe.batch_size,
             seed=recipe.seed,
-            augment=text.word_dropout(word_dropout, tokenizer) if word_dropout else None,
             batch_lengths=lengths,
             row_multiple=recipe.accumulate_steps,
         ),

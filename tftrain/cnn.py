@@ -4,6 +4,7 @@ python -m tftrain.cnn
 python -m tftrain.cnn --gpus=4 --batch_size=1024 --epochs=20
 """
 
+import dataclasses
 import time
 
 from absl import flags as absl_flags
@@ -63,6 +64,8 @@ def main() -> None:
     trainer.check_batches(recipe, devices)
     training, label_names = images.read(folder, "train")
     testing, _ = images.read(folder, "test")
+    if FLAGS.flip:
+        training = dataclasses.replace(training, augment=images.flip)
     shape = training.images.shape[1:]
     if testing.images.shape[1:] != shape:
         raise UserError(f"--dataset={folder}: test images are {testing.images.shape[1:]}, training images {shape}")
@@ -72,13 +75,7 @@ def main() -> None:
     run = run_directory.RunDirectory(FLAGS.run_dir, "cnn")
     task = trainer.Task(
         name="cnn",
-        train=Batches(
-            training,
-            recipe.batch_size,
-            seed=recipe.seed,
-            augment=images.flip if FLAGS.flip else None,
-            row_multiple=recipe.accumulate_steps,
-        ),
+        train=Batches(training, recipe.batch_size, seed=recipe.seed, row_multiple=recipe.accumulate_steps),
         test=Batches(testing, recipe.evaluation_batch_size),
         label_names=label_names,
         build_network=lambda: convolutional.build(

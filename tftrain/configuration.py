@@ -12,6 +12,7 @@ PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
 SWITCHES = ("auto", "on", "off")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "linear", "cosine")
+CACHES = ("auto", "none", "memory", "disk")
 
 
 def check(name: str, value, condition: bool, expected: str) -> None:
@@ -69,6 +70,44 @@ class Hardware:
                 )
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("xla", self.xla, SWITCHES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Where examples come from, as a person names it; `tftrain.data` finds and reads them.
+
+    Attributes:
+      dataset: the name of a set that ships or that TFDS knows, or a path.
+      train_data, test_data: two paths, in place of `dataset`; test_data may be left out where a part is held out.
+      train_split, test_split: of a TFDS set, in TFDS' slicing syntax, such as "train[:90%]"; None: "train", and for the
+        test what the set has of "test" and "validation".
+      tfds_dir: where prepared TFDS sets stand; None: TFDS' own default.
+      hold_out: the share of the training data that is held out to test on, stratified by label and drawn with `seed`;
+        None: none where test data are there, else 0.1.
+      cache: one of CACHES: whether examples are decoded once, and kept in memory or on disk.
+    """
+
+    dataset: str | None = None
+    train_data: str | None = None
+    test_data: str | None = None
+    train_split: str | None = None
+    test_split: str | None = None
+    tfds_dir: str | None = None
+    hold_out: float | None = None
+    cache: str = "auto"
+
+    def __post_init__(self):
+        if (self.dataset is None) == (self.train_data is None):
+            raise UserError(
+                f"--dataset={self.dataset} and --train_data={self.train_data}: exactly one of the two should be given"
+            )
+        if self.test_data is not None and self.train_data is None:
+            raise UserError(f"--test_data={self.test_data}: needs --train_data; --dataset has test data of its own")
+        if self.hold_out is not None:
+            check_number("hold_out", self.hold_out, 0, 1, open_low=True)
+            if self.test_data is not None or self.test_split is not None:
+                raise UserError(f"--hold_out={self.hold_out:g}: is not for data that have a test part of their own")
+        check_choice("cache", self.cache, CACHES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

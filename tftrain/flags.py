@@ -12,7 +12,7 @@ import textwrap
 from absl import app, flags, logging
 
 from tftrain import configuration
-from tftrain.configuration import Hardware, Recipe
+from tftrain.configuration import DataSource, Hardware, Recipe
 from tftrain.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -102,6 +102,43 @@ def define_shared(**recipes: Recipe) -> None:
         integer("seed", None, of("seed", "of initial weights, order, dropout and augmentation")),
     )
     group("Run", flags.DEFINE_string("run_dir", None, "where results go (default: runs/EXPERIMENT/DATE-TIME)"))
+
+
+def define_data(default: str, ships: str, own: str) -> None:
+    """Define the flags that say where examples come from, which every experiment shares.
+
+    Args:
+      default: the data set that is taken when no other is named.
+      ships: the names of the sets that ship or can be installed.
+      own: what a person's own files may be, such as "a folder of class folders".
+    """
+    flags.DEFINE_string("dataset", default, f"{ships}; a TFDS name, or {own}")
+    flags.DEFINE_string("train_data", None, f"in place of --dataset: {own}, to train on")
+    flags.DEFINE_string("test_data", None, "the same, to test on")
+    flags.DEFINE_string(
+        "train_split", None, "of a TFDS set, in TFDS' slicing syntax, such as train[:90%] (default: train)"
+    )
+    flags.DEFINE_string(
+        "test_split", None, "the same, to test on (default: test, or validation where test has no labels)"
+    )
+    flags.DEFINE_string("tfds_dir", None, "where prepared TFDS sets stand (default: TFDS' own)")
+    number(
+        "hold_out", None, "share of the training data held out to test on, where there are no test data (default: 0.1)"
+    )
+    flags.DEFINE_enum("cache", "auto", configuration.CACHES, "keep decoded examples in memory or on disk")
+    _groups.setdefault("Data", []).extend(field.name for field in dataclasses.fields(DataSource))
+
+
+def data() -> DataSource:
+    """Where the flags say that examples come from.
+
+    Raises:
+      UserError: flags that do not go together.
+    """
+    given = {field.name: FLAGS[field.name].value for field in dataclasses.fields(DataSource)}
+    if given["train_data"] is not None and not FLAGS["dataset"].present:
+        given["dataset"] = None  # the default's
+    return DataSource(**given)
 
 
 def set_defaults(**values) -> None:

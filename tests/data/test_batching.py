@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 
@@ -141,7 +142,7 @@ def test_examples_at_counts_the_real_examples(batches, first_step, steps):
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_augmentation_does_not_depend_on_the_replicas(replicas):
-    batches = Batches(helpers.images(23), 6, seed=4, augment=images.flip)
+    batches = Batches(dataclasses.replace(helpers.images(23), augment=images.flip), 6, seed=4)
 
     def seen(replicas):
         steps = helpers.elements(batches, replicas, 8)
@@ -153,8 +154,8 @@ def test_augmentation_does_not_depend_on_the_replicas(replicas):
 
 def test_augmentation_differs_between_epochs_and_repeats_under_the_same_seed():
     def flipped(seed, first_step):
-        examples = helpers.images(64)
-        step = helpers.elements(Batches(examples, 64, seed=seed, augment=images.flip), 1, 1, first_step)[0][0]
+        examples = dataclasses.replace(helpers.images(64), augment=images.flip)
+        step = helpers.elements(Batches(examples, 64, seed=seed), 1, 1, first_step)[0][0]
         changed = [not np.array_equal(a, examples.images[row]) for a, row in zip(step["inputs"], step["rows"])]
         return dict(zip(step["rows"].tolist(), changed))
 

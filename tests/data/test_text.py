@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -114,7 +115,8 @@ def test_inputs_are_padded_to_the_length_and_masked(tokenizer):
 def test_word_dropout_replaces_its_share_of_the_words_alone(tokenizer, rate):
     words = ["cat dog"] * 500 + ["the mat sat on the log"] * 500
     examples, _ = text.encode(tokenizer, words, [0] * 1000, 16)
-    batches = Batches(examples, 1000, seed=3, augment=text.word_dropout(rate, tokenizer), batch_lengths=(8,))
+    augmented = dataclasses.replace(examples, augment=text.word_dropout(rate, tokenizer))
+    batches = Batches(augmented, 1000, seed=3, batch_lengths=(8,))
     ((found,),) = helpers.elements(batches, 1, 1)
     before = examples.inputs(tf.constant(found["rows"]), tf.constant(8))["input_ids"].numpy()
     after = found["inputs"]["input_ids"]
@@ -129,7 +131,8 @@ def test_word_dropout_replaces_its_share_of_the_words_alone(tokenizer, rate):
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_word_dropout_does_not_depend_on_the_replicas(tokenizer, replicas):
     examples, _ = text.encode(tokenizer, ["the mat sat on the log", "a cat"] * 10, [0] * 20, 16)
-    batches = Batches(examples, 6, seed=3, augment=text.word_dropout(0.5, tokenizer), batch_lengths=(5, 16))
+    examples = dataclasses.replace(examples, augment=text.word_dropout(0.5, tokenizer))
+    batches = Batches(examples, 6, seed=3, batch_lengths=(5, 16))
 
     def seen(replicas):
         steps = helpers.elements(batches, replicas, 8)

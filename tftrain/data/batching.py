@@ -28,7 +28,7 @@ PARALLEL_ELEMENTS = 4
 
 
 class Examples(Protocol):
-    """A data set in memory, read by row numbers inside a TensorFlow function.
+    """A data set that is read by row numbers inside a TensorFlow function.
 
     Attributes:
       labels: int32 [count], each in [0, classes).
@@ -38,8 +38,12 @@ class Examples(Protocol):
     labels: np.ndarray
     lengths: np.ndarray | None
 
-    def inputs(self, rows: tf.Tensor, length: tf.Tensor | None):
-        """The network's inputs for row numbers int64 [batch], cut or padded to `length` where lengths differ."""
+    def inputs(self, rows: tf.Tensor, length: tf.Tensor | None, draw: Callable | None):
+        """The network's inputs for row numbers int64 [batch], cut or padded to `length` where lengths differ.
+
+        In training, draw(n) gives uint32 [batch, n], the random words of each row's example in this epoch, the same at
+        each call; augmentation takes all it needs from one call. In evaluation `draw` is None.
+        """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,16 +53,14 @@ class Batches:
     Attributes:
       examples: the data set.
       batch_size: real examples in a global batch.
-      seed: of the order, a new one every epoch; None: the order of the data, as evaluation wants it.
-      augment: takes the inputs and `draw`, returns inputs; draw(n) gives uint32 [batch, n] random words, those of
-        the example in the epoch.
+      seed: of the order, a new one every epoch, and of augmentation; None: the order of the data, without
+        augmentation, as evaluation wants it.
       batch_lengths: ascending; each batch is padded to the least that holds its examples. Empty: one shape.
     """
 
     examples: Examples
     batch_size: int
     seed: int | None = None
-    augment: Callable | None = None
     batch_lengths: Sequence[int] = ()
     row_multiple: int = 1
 
@@ -94,7 +96,7 @@ class Batches:
         """The batches from step `first_step` on, for `fit` and `evaluate` under a strategy.
 
         Each element is a dictionary with one replica's share of a step:
-          inputs: what `Examples.inputs` and `augment` return.
+          inputs: what `Examples.inputs` returns.
           labels: int32 [batch].
           weights: float32 [batch], 1 for a real example and 0 for one that stands in.
           rows: int64 [batch], the examples' row numbers.
@@ -162,11 +164,11 @@ class Batches:
                 rows = start + _shuffle(positions - start, self.seed, stateless_random.EXAMPLE_ORDER, epoch, last)
             if order is not None:
                 rows = tf.gather(order, rows)
-            inputs = self.examples.inputs(rows, self._length(begin, real)[0] if self.batch_lengths else None)
-            if self.augment is not None:
-                inputs = self.augment(inputs, functools.partial(self._draw, epoch, begin[0] + first_row, share))
+            length = self._length(begin, real)[0] if self.batch_lengths else None
+            training = self.seed is not None
+            draw = functools.partial(self._draw, epoch, begin[0] + first_row, share) if training else None
             return {
-                "inputs": inputs,
+                "inputs": self.examples.inputs(rows, length, draw),
                 "labels": tf.gather(labels, rows),
                 "weights": tf.cast(places < real, tf.float32),
                 "rows": rows,

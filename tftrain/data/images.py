@@ -18,16 +18,19 @@ class ImageExamples:
     Attributes:
       images: uint8 [count, height, width, channels].
       labels: int32 [count].
+      augment: takes the images of a batch and `draw`, returns images; for training.
     """
 
     images: np.ndarray
     labels: np.ndarray
+    augment: Callable | None = None
     lengths = None
 
-    def inputs(self, rows: tf.Tensor, length=None) -> tf.Tensor:
-        """uint8 [batch, height, width, channels]."""
+    def inputs(self, rows: tf.Tensor, length=None, draw: Callable | None = None) -> tf.Tensor:
+        """uint8 [batch, height, width, channels]; see `batching.Examples`."""
         del length
-        return tf.gather(tf.constant(self.images), rows)
+        found = tf.gather(tf.constant(self.images), rows)
+        return found if draw is None or self.augment is None else self.augment(found, draw)
 
 
 def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
@@ -53,7 +56,7 @@ def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
 
 
 def flip(images: tf.Tensor, draw: Callable) -> tf.Tensor:
-    """Mirror each image left to right with probability one half; an `augment` of `Batches`.
+    """Mirror each image left to right with probability one half; an `augment` of `ImageExamples`.
 
     Args:
       images: [batch, height, width, channels].

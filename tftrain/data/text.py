@@ -28,6 +28,7 @@ class TextExamples:
       lengths: int64 [count], how many each has, [CLS] and [SEP] included.
       labels: int32 [count].
       padding: the number of the padding token.
+      augment: takes the inputs of a batch and `draw`, returns inputs; for training.
     """
 
     tokens: np.ndarray
@@ -35,18 +36,20 @@ class TextExamples:
     lengths: np.ndarray
     labels: np.ndarray
     padding: int
+    augment: Callable | None = None
 
-    def inputs(self, rows: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`input_ids` and `attention_mask`, int32 [batch, length]."""
+    def inputs(self, rows: tf.Tensor, length: tf.Tensor, draw: Callable | None = None) -> dict[str, tf.Tensor]:
+        """`input_ids` and `attention_mask`, int32 [batch, length]; see `batching.Examples`."""
         columns = tf.range(tf.cast(length, tf.int64), dtype=tf.int64)[tf.newaxis, :]
         inside = columns < tf.gather(tf.constant(self.lengths), rows)[:, tf.newaxis]
         places = tf.where(inside, tf.gather(tf.constant(self.starts), rows)[:, tf.newaxis] + columns, 0)
         ids = tf.where(inside, tf.gather(tf.constant(self.tokens), places), self.padding)
-        return {"input_ids": ids, "attention_mask": tf.cast(inside, tf.int32)}
+        found = {"input_ids": ids, "attention_mask": tf.cast(inside, tf.int32)}
+        return found if draw is None or self.augment is None else self.augment(found, draw)
 
 
 def word_dropout(rate: float, tokenizer) -> Callable:
-    """An `augment` of `Batches` that replaces each token by [UNK] with probability `rate` (Iyyer et al., 2015).
+    """An `augment` of `TextExamples` that replaces each token by [UNK] with probability `rate` (Iyyer et al., 2015).
 
     [CLS], [SEP] and padding stay as they are.
     """
