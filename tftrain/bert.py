@@ -149,6 +149,8 @@ def main() -> None:
         test=batching.Batches(testing, recipe.evaluation_batch_size, batch_lengths=test_lengths),
         label_names=label_names,
         build_network=build_network,
+        network=config.to_dict(),
+        inputs={"max_length": FLAGS.max_length},
         notes=notes,
     )
     trainer.train(

@@ -72,20 +72,23 @@ def main() -> None:
     if min(shape[:2]) < 2 ** len(FLAGS.filters):
         raise UserError(f"--filters: {len(FLAGS.filters)} stages halve images of {shape[0]}x{shape[1]} to nothing")
 
+    network = {
+        "kind": FLAGS.network,
+        "input_shape": list(shape),
+        "classes": len(label_names),
+        "filters": FLAGS.filters,
+        "dense_units": FLAGS.dense_units,
+        "dropout": dropout,
+    }
     run = run_directory.RunDirectory(FLAGS.run_dir, "cnn")
     task = trainer.Task(
         name="cnn",
         train=Batches(training, recipe.batch_size, seed=recipe.seed, row_multiple=recipe.accumulate_steps),
         test=Batches(testing, recipe.evaluation_batch_size),
         label_names=label_names,
-        build_network=lambda: convolutional.build(
-            FLAGS.network,
-            shape,
-            len(label_names),
-            filters=FLAGS.filters,
-            dense_units=FLAGS.dense_units,
-            dropout=dropout,
-        ),
+        build_network=lambda: convolutional.build(**network),
+        network=network,
+        inputs={"image_size": list(shape[:2]), "channels": shape[2]},
     )
     trainer.train(task, recipe, devices, run, flags=flags.resolved(recipe, dropout=dropout), started=started)
 

@@ -29,6 +29,8 @@ class Task:
       train, test: the batches to train on and to evaluate.
       label_names: the classes in the order of their numbers.
       build_network: makes the network; it is called under the strategy's scope, after the seed is set.
+      network: what the network can be built from again, as JSON; for config.json.
+      inputs: how a person's data become the network's inputs, as JSON; for config.json.
       notes: lines about the data or the network for the banner, as (name, text).
     """
 
@@ -37,6 +39,8 @@ class Task:
     test: Batches
     label_names: list[str]
     build_network: Callable[[], keras.Model]
+    network: dict = dataclasses.field(default_factory=dict)
+    inputs: dict = dataclasses.field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
 
 
@@ -123,6 +127,8 @@ def train(
                 "total_steps": total_steps,
             },
             "versions": run_directory.versions(),
+            "network": task.network,
+            "inputs": task.inputs,
             "label_names": task.label_names,
         },
     )
