@@ -231,5 +231,7 @@ def curves(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
     accumulator.Reload()
     found = {}
     for tag in accumulator.Tags()["tensors"]:
+        if accumulator.SummaryMetadata(tag).plugin_data.plugin_name != "scalars":
+            continue
         found[tag] = [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)]
     return found
