@@ -111,6 +111,43 @@ class DataSource:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """How training images are changed at random, anew in every epoch; `tftrain.data.augmentation` does it.
+
+    Attributes:
+      flip: mirrored left to right with probability one half.
+      shift: moved by up to so many pixels each way; black comes in.
+      random_crop: a random part of the image in place of its middle, resized (Szegedy et al., 2015, section 6).
+      crop_scale: least and greatest share of the image's area in that part.
+      crop_ratio: least and greatest ratio of its width to its height.
+      randaugment: (N, M): N of 14 operations, at magnitude M of 10 (Cubuk et al., 2020); None: none.
+      colour_jitter: brightness, contrast and saturation are multiplied by 1 - colour_jitter to 1 + colour_jitter.
+    """
+
+    flip: bool = False
+    shift: int = 0
+    random_crop: bool = False
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    randaugment: tuple[int, int] | None = None
+    colour_jitter: float = 0.0
+
+    def __post_init__(self):
+        check_count("shift", self.shift, minimum=0)
+        for name, high in (("crop_scale", 1.0), ("crop_ratio", 100.0)):
+            value = getattr(self, name)
+            ordered = len(value) == 2 and 0 < value[0] <= value[1] <= high  # NaN is not
+            shown = ",".join(f"{number:g}" for number in value)
+            check(name, shown, ordered, f"two numbers, least and greatest, above 0 and at most {high:g}")
+        if self.randaugment is not None:
+            value = self.randaugment
+            shown = ",".join(map(str, value))
+            fits = len(value) == 2 and 1 <= value[0] <= 14 and 0 <= value[1] <= 10
+            check("randaugment", shown, fits, "N,M: 1 to 14 operations, and their magnitude from 0 to 10")
+        check_number("colour_jitter", self.colour_jitter, 0, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a network is trained.
 
