@@ -8,7 +8,7 @@ and the update, with its all-reduce, stands outside it.
 import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import stateless_random
+from tftrain import scores, stateless_random
 from tftrain.errors import UserError
 
 # A confusion matrix for more classes than this is neither read nor small.
@@ -88,7 +88,10 @@ class TrainingModel(keras.Model):
             keras.metrics.Mean("interval_loss", dtype=tf.float64),
             keras.metrics.Mean("interval_accuracy", dtype=tf.float64),
         ]
-        self.confusion = ConfusionMatrix(classes) if classes <= MAX_CONFUSION_CLASSES else None
+        few = classes <= MAX_CONFUSION_CLASSES
+        self.confusion = ConfusionMatrix(classes) if few else None
+        self.confidences = scores.Confidences(classes) if few else None
+        self.mistakes = scores.Mistakes()
         # None, not False: a function that is not compiled may still be called from one that is.
         jit_compile = True if xla else None
         self._gradients = tf.function(self._gradients, jit_compile=jit_compile, reduce_retracing=True)
@@ -97,8 +100,8 @@ class TrainingModel(keras.Model):
     @property
     def metrics(self) -> list:
         """What Keras resets at the start of each epoch and evaluation."""
-        confusion = [self.confusion] if self.confusion is not None else []
-        return [self.loss_metric, self.accuracy_metric, *confusion]
+        by_class = [self.confusion, self.confidences] if self.confusion is not None else []
+        return [self.loss_metric, self.accuracy_metric, self.mistakes, *by_class]
 
     def call(self, inputs, training=False):
         """Logits, whether the network returns them bare or, as those of transformers, with other things."""
@@ -119,11 +122,14 @@ class TrainingModel(keras.Model):
 
     def test_step(self, batch: dict) -> dict:
         """Score one replica's share of a batch; every real example counts once."""
-        losses, predictions = self._score(batch)
-        correct = tf.cast(predictions == batch["labels"], tf.float32)
-        self._update_means((self.loss_metric, self.accuracy_metric), losses, correct, batch["weights"])
+        labels, weights = batch["labels"], batch["weights"]
+        losses, predictions, probabilities = self._score(batch)
+        correct = tf.cast(predictions == labels, tf.float32)
+        self._update_means((self.loss_metric, self.accuracy_metric), losses, correct, weights)
+        self.mistakes.update_state(batch["rows"], labels, probabilities, weights)
         if self.confusion is not None:
-            self.confusion.update_state(batch["labels"], predictions, sample_weight=batch["weights"])
+            self.confusion.update_state(labels, predictions, sample_weight=weights)
+            self.confidences.update_state(labels, probabilities, weights)
         return _nothing(batch)
 
     def synchronise_statistics(self) -> None:
@@ -184,7 +190,8 @@ class TrainingModel(keras.Model):
 
     def _score(self, batch: dict):
         logits = self(batch["inputs"], training=False)
-        return example_losses(batch["labels"], logits), tf.argmax(logits, axis=-1, output_type=batch["labels"].dtype)
+        predictions = tf.argmax(logits, axis=-1, output_type=batch["labels"].dtype)
+        return example_losses(batch["labels"], logits), predictions, tf.nn.softmax(tf.cast(logits, tf.float32))
 
 
 def _nothing(batch: dict) -> dict:
