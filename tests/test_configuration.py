@@ -1,9 +1,10 @@
 import dataclasses
 import math
+import re
 
 import pytest
 
-from tftrain.configuration import Hardware, Recipe
+from tftrain.configuration import Hardware, Recipe, Saving
 from tftrain.errors import UserError
 
 GOOD = dict(batch_size=8, epochs=1, learning_rate=0.1)
@@ -34,6 +35,8 @@ GOOD = dict(batch_size=8, epochs=1, learning_rate=0.1)
         (dict(weight_decay=0.1, optimizer="adam"), "use --optimizer=adamw"),
         (dict(label_smoothing=1.0), "--label_smoothing=1.0"),
         (dict(label_smoothing=-0.1), "--label_smoothing=-0.1"),
+        (dict(clip_norm=0), "--clip_norm=0"),
+        (dict(clip_norm=math.inf), "--clip_norm=inf"),
         (dict(seed=-1), "--seed=-1"),
         (dict(seed=2**31), "--seed=2147483648"),
     ],
@@ -84,3 +87,29 @@ def test_evaluation_takes_the_batch_of_training_unless_told():
 def test_hardware_that_cannot_be_is_refused(values, flag):
     with pytest.raises(UserError, match=flag):
         Hardware(**values)
+
+
+@pytest.mark.parametrize(
+    "every, steps, seconds",
+    [("500", 500, None), (500, 500, None), ("90s", None, 90), ("10min", None, 600), ("2h", None, 7200)],
+)
+def test_checkpoints_come_by_steps_or_by_time(every, steps, seconds):
+    saving = Saving(checkpoint_every=every)
+    assert (saving.every_steps, saving.every_seconds) == (steps, seconds)
+
+
+@pytest.mark.parametrize(
+    "values, flag",
+    [
+        *((dict(checkpoint_every=every), f"--checkpoint_every={every}: ") for every in ("0", "-1", "1.5h", "min", "")),
+        (dict(resume="always"), "--resume=always"),
+        (dict(keep_checkpoints=0), "--keep_checkpoints=0"),
+        (dict(best_metric="f1"), "--best_metric=f1"),
+        (dict(patience=0), "--patience=0"),
+        (dict(on_nan="ignore"), "--on_nan=ignore"),
+        (dict(max_rollbacks=0), "--max_rollbacks=0"),
+    ],
+)
+def test_saving_that_cannot_be_is_refused(values, flag):
+    with pytest.raises(UserError, match=re.escape(flag)):
+        Saving(**values)

@@ -67,7 +67,7 @@ flags.group(
 def main() -> None:
     """Train as the flags say."""
     started = time.monotonic()
-    hardware = flags.hardware()
+    hardware, saving = flags.hardware(), flags.saving()
     recipe = flags.recipe(FROM_SCRATCH if FLAGS.model is None else FINE_TUNING)
     _check_flags()
     if FLAGS.run_dir is not None:
@@ -158,6 +158,7 @@ def main() -> None:
         recipe,
         devices,
         run,
+        saving=saving,
         flags=flags.resolved(
             recipe,
             word_dropout=word_dropout,

@@ -44,7 +44,7 @@ flags.group(
 def main() -> None:
     """Train as the flags say."""
     started = time.monotonic()
-    hardware, recipe = flags.hardware(), flags.recipe(RECIPE)
+    hardware, recipe, saving = flags.hardware(), flags.recipe(RECIPE), flags.saving()
     dropout = FLAGS.dropout if FLAGS.dropout is not None else {"plain": 0.0, "normalised": 0.3}[FLAGS.network]
     configuration.check_number("dropout", dropout, 0, 1)
     configuration.check_count("dense_units", FLAGS.dense_units)
@@ -90,7 +90,9 @@ def main() -> None:
         network=network,
         inputs={"image_size": list(shape[:2]), "channels": shape[2]},
     )
-    trainer.train(task, recipe, devices, run, flags=flags.resolved(recipe, dropout=dropout), started=started)
+    trainer.train(
+        task, recipe, devices, run, saving=saving, flags=flags.resolved(recipe, dropout=dropout), started=started
+    )
 
 
 if __name__ == "__main__":

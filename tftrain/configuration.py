@@ -5,6 +5,7 @@ They are made from flags by `tftrain.flags`, or directly in a notebook. Nothing 
 
 import dataclasses
 import math
+import re
 
 from tftrain.errors import UserError
 
@@ -13,6 +14,10 @@ SWITCHES = ("auto", "on", "off")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "linear", "cosine")
 CACHES = ("auto", "none", "memory", "disk")
+RESUMES = ("auto", "never")
+METRICS = ("accuracy", "loss")
+ON_NAN = ("stop", "rollback")
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 def check(name: str, value, condition: bool, expected: str) -> None:
@@ -163,6 +168,8 @@ class Recipe:
       weight_decay: decoupled weight decay (Loshchilov and Hutter, 2019), of kernels and embeddings alone;
         None: 0.01 with adamw, else none.
       label_smoothing: the share of each label's probability that is spread over all classes.
+      clip_norm: the gradient of all weights together is scaled down to this norm where it is longer, over all replicas
+        (Pascanu et al., 2013); None: never.
       seed: of the initial weights, the order of the examples, dropout and augmentation.
     """
 
@@ -177,6 +184,7 @@ class Recipe:
     optimizer: str = "adam"
     weight_decay: float | None = None
     label_smoothing: float = 0.0
+    clip_norm: float | None = None
     seed: int = 0
 
     def __post_init__(self):
@@ -200,9 +208,62 @@ class Recipe:
         if self.weight_decay and self.optimizer == "adam":
             raise UserError(f"--weight_decay={self.weight_decay:g} with --optimizer=adam: use --optimizer=adamw")
         check_number("label_smoothing", self.label_smoothing, 0, 1)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 0, open_low=True)
         check_count("seed", self.seed, minimum=0)
 
     @property
     def evaluation_batch_size(self) -> int:
         """Examples in a step of evaluation, over all replicas together."""
         return self.eval_batch_size or self.batch_size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Saving:
+    """How a run is kept, and when it ends before its last step.
+
+    Attributes:
+      resume: "auto": a run that stands in the run directory goes on; "never": it is refused.
+      checkpoint_every: steps, such as "500", or time, such as "90s", "10min" or "2h"; the end of an epoch is always
+        saved.
+      keep_checkpoints: so many of the newest stay, beside the best.
+      best_metric: one of METRICS, of the test; the weights that are best by it are kept apart.
+      patience: training ends when so many epochs in a row were no better than the best; None: never.
+      on_nan: what happens when the loss or a gradient is not finite. "stop": the run ends; "rollback": it goes back to
+        the last checkpoint and on without the batch that did it.
+      max_rollbacks: after so many, the run ends all the same.
+    """
+
+    resume: str = "auto"
+    checkpoint_every: str = "10min"
+    keep_checkpoints: int = 2
+    best_metric: str = "accuracy"
+    patience: int | None = None
+    on_nan: str = "stop"
+    max_rollbacks: int = 3
+
+    def __post_init__(self):
+        check_choice("resume", self.resume, RESUMES)
+        found = re.fullmatch(r"([1-9]\d{0,8})(s|min|h)?", str(self.checkpoint_every))
+        expected = "a number of steps, such as 500, or a time, such as 90s, 10min or 2h"
+        check("checkpoint_every", self.checkpoint_every, found is not None, expected)
+        check_count("keep_checkpoints", self.keep_checkpoints)
+        check_choice("best_metric", self.best_metric, METRICS)
+        if self.patience is not None:
+            check_count("patience", self.patience)
+        check_choice("on_nan", self.on_nan, ON_NAN)
+        check_count("max_rollbacks", self.max_rollbacks)
+
+    @property
+    def every_steps(self) -> int | None:
+        """Steps between two checkpoints; None where it is a time."""
+        every = str(self.checkpoint_every)
+        return int(every) if every.isdigit() else None
+
+    @property
+    def every_seconds(self) -> int | None:
+        """Seconds between two checkpoints; None where it is a number of steps."""
+        if self.every_steps is not None:
+            return None
+        count, unit = re.fullmatch(r"(\d+)(\D+)", self.checkpoint_every).groups()
+        return int(count) * _SECONDS[unit]

@@ -12,7 +12,7 @@ import textwrap
 from absl import app, flags, logging
 
 from tftrain import configuration
-from tftrain.configuration import DataSource, Hardware, Recipe
+from tftrain.configuration import DataSource, Hardware, Recipe, Saving
 from tftrain.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -99,9 +99,30 @@ def define_shared(**recipes: Recipe) -> None:
         flags.DEFINE_enum("optimizer", None, configuration.OPTIMIZERS, of("optimizer", "the optimizer")),
         number("weight_decay", None, "decoupled decay of kernels and embeddings (default: 0.01 with adamw, else 0)"),
         number("label_smoothing", None, of("label_smoothing", "share of a label spread over all classes")),
+        number("clip_norm", None, "scale the gradient down to this norm where it is longer (default: never)"),
         integer("seed", None, of("seed", "of initial weights, order, dropout and augmentation")),
     )
-    group("Run", flags.DEFINE_string("run_dir", None, "where results go (default: runs/EXPERIMENT/DATE-TIME)"))
+    default = Saving()
+    group(
+        "Run",
+        flags.DEFINE_string("run_dir", None, "where results go (default: runs/EXPERIMENT/DATE-TIME)"),
+        flags.DEFINE_enum(
+            "resume", default.resume, configuration.RESUMES, "auto: go on with the run that the same command began"
+        ),
+        flags.DEFINE_string(
+            "checkpoint_every", default.checkpoint_every, "steps, such as 500, or time, such as 90s, 10min or 2h"
+        ),
+        integer("keep_checkpoints", default.keep_checkpoints, "so many of the newest are kept, beside the best"),
+        flags.DEFINE_enum("best_metric", default.best_metric, configuration.METRICS, "of the test: what best/ goes by"),
+        integer("patience", None, "stop when so many epochs in a row were no better than the best (default: never)"),
+        flags.DEFINE_enum(
+            "on_nan",
+            default.on_nan,
+            configuration.ON_NAN,
+            "of a loss or gradient that is not finite; rollback: go back to the last checkpoint, skip the batch",
+        ),
+        integer("max_rollbacks", default.max_rollbacks, "stop after so many"),
+    )
 
 
 def define_data(default: str, ships: str, own: str) -> None:
@@ -179,6 +200,15 @@ def recipe(base: Recipe) -> Recipe:
     if given.get("optimizer", base.optimizer) != base.optimizer:
         given.setdefault("weight_decay", None)  # the base's belongs to its own optimizer
     return dataclasses.replace(base, **given)
+
+
+def saving() -> Saving:
+    """How the flags say that the run is kept.
+
+    Raises:
+      UserError: a value is out of range.
+    """
+    return Saving(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(Saving)})
 
 
 def resolved(recipe: Recipe, **values) -> dict:

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tftrain import console, optimizers, quiet, run_directory
-from tftrain.configuration import Recipe
+from tftrain.configuration import Recipe, Saving
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
 from tftrain.errors import UserError
@@ -85,6 +85,8 @@ def train(
     recipe: Recipe,
     runtime: Runtime,
     run: RunDirectory,
+    *,
+    saving: Saving | None = None,
     flags: dict | None = None,
     started: float | None = None,
 ) -> dict:
@@ -95,6 +97,7 @@ def train(
       recipe: how to train.
       runtime: from `runtime.start`, called before the network and the batches were made.
       run: where results go.
+      saving: how the run is kept; None: `Saving()`.
       flags: every flag as resolved, for config.json.
       started: time.monotonic() at the start of the command, for `seconds` and `seconds_to_first_step`.
 
@@ -116,6 +119,7 @@ def train(
             "experiment": task.name,
             "flags": flags or {},
             "recipe": dataclasses.asdict(recipe),
+            "saving": dataclasses.asdict(saving or Saving()),
             "chosen": {
                 "devices": runtime.devices,
                 "replicas": runtime.replicas,
