@@ -20,3 +20,9 @@ def given(name: str, value: str | os.PathLike) -> pathlib.Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"--{name}={value}: {getattr(error, 'strerror', None) or error}") from None
     return path
+
+
+def shown(path: str | os.PathLike) -> str:
+    """A path as a message can show it: bytes that are no UTF-8, newlines and other control characters are escaped."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -29,6 +29,32 @@ def test_the_networks_have_the_parameters_that_arithmetic_says():
     assert parameters(convolutional.build("normalised", (8, 8, 1), 7, **options)) == kernels + 4 * (4 + 6) + head
 
 
+def test_a_large_map_is_averaged_in_the_head():
+    # 3x3 kernels 3 -> 4, one halving of 18x18 to 9x9, above 8x8.
+    network = convolutional.build("plain", (18, 18, 3), 7, filters=[4], dense_units=5, dropout=0.0)
+    assert parameters(network) == 9 * 3 * 4 + 4 + 4 * 5 + 5 + 5 * 7 + 7
+
+
+@pytest.mark.parametrize(
+    "size, expected",
+    [
+        (8, [64, 128]),
+        (28, [64, 128]),
+        (32, [64, 128]),
+        (33, [64, 128, 256]),
+        (128, [32, 64, 128, 256]),
+        (256, [16, 32, 64, 128, 256]),
+        (512, [16, 16, 32, 64, 128, 256]),
+    ],
+)
+def test_stages_suit_the_size_of_the_images(size, expected):
+    found = convolutional.stages(size)
+    assert found == expected
+    assert (
+        parameters(convolutional.build("plain", (size, size, 3), 1000, filters=found, dense_units=128, dropout=0)) < 3e6
+    )
+
+
 @pytest.mark.parametrize("kind, normalisations", [("plain", 0), ("normalised", 2)])
 @pytest.mark.parametrize("rate, dropouts", [(0.0, 0), (0.2, 2)])
 def test_layers_are_as_asked_for(kind, normalisations, rate, dropouts):
