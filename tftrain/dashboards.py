@@ -75,8 +75,8 @@ class Dashboards:
     def __init__(self, folder: pathlib.Path | None, first_step: int = 0):
         self._folder = folder
         self._writers: dict[str, EventFileWriter] = {}
-        for path in folder.glob("*/events.out.tfevents.*") if folder else ():
-            _cut(path, 0 if path.parent.name in REWRITTEN else first_step)
+        for run in folder.glob("*/") if folder else ():
+            _continue(run, 0 if run.name in REWRITTEN else first_step)
 
     def scalars(self, run: str, step: int, values: dict[str, float]) -> None:
         """Write values of the run "train" or "test" after `step` training steps."""
@@ -190,18 +190,23 @@ class Dashboards:
         self._writers[run].add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
 
 
-def _cut(path: pathlib.Path, last_step: int) -> None:
-    """Remove what an event file holds beyond a step; with step 0, which is before the first, the file itself."""
-    if not last_step:
-        path.unlink()
-        return
-    kept = [data for data in RawEventFileLoader(str(path)).Load() if event_pb2.Event.FromString(data).step <= last_step]
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "wb") as file:
-        records = RecordWriter(file)
-        for data in kept:
-            records.write(data)
-    os.replace(partial, path)
+def _continue(folder: pathlib.Path, last_step: int) -> None:
+    """Remove what event files hold beyond a step; with step 0, which is before the first, the files themselves."""
+    for number, path in enumerate(sorted(folder.glob("events.out.tfevents.*"))):
+        if not last_step:
+            path.unlink()
+            continue
+        # Files are read in the order of their names, which hold the second they were made in: the older come first.
+        path = path.rename(folder / f"events.out.tfevents.{number:010}")
+        kept = [
+            data for data in RawEventFileLoader(str(path)).Load() if event_pb2.Event.FromString(data).step <= last_step
+        ]
+        partial = folder / f".{path.name}.partial"
+        with open(partial, "wb") as file:
+            records = RecordWriter(file)
+            for data in kept:
+                records.write(data)
+        os.replace(partial, path)
 
 
 def curve(others: np.ndarray, own: np.ndarray) -> np.ndarray:
