@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -212,6 +213,15 @@ def run_command(*arguments: str, cwd=None, **environment: str) -> subprocess.Com
     return subprocess.run(
         [sys.executable, "-m", *arguments], cwd=cwd or ROOT, env=env, capture_output=True, text=True, timeout=600
     )
+
+
+def wait_for(condition, explain, seconds: float = 60):
+    """What `condition()` returns once that is true; fails with what `explain()` returns if that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.1)
+    return found
 
 
 def read_json(path: pathlib.Path) -> dict:

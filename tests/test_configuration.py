@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tftrain.configuration import Hardware, Recipe, Saving
+from tftrain.configuration import Hardware, Recipe, Saving, Showing
 from tftrain.errors import UserError
 
 GOOD = dict(batch_size=8, epochs=1, learning_rate=0.1)
@@ -113,3 +113,12 @@ def test_checkpoints_come_by_steps_or_by_time(every, steps, seconds):
 def test_saving_that_cannot_be_is_refused(values, flag):
     with pytest.raises(UserError, match=re.escape(flag)):
         Saving(**values)
+
+
+@pytest.mark.parametrize("steps", [(5,), (0, 3), (5, 4), (1, 2, 3)])
+def test_profile_steps_are_two_in_order(steps):
+    with pytest.raises(UserError, match="--profile_steps="):
+        Showing(profile_steps=steps)
+    assert Showing(profile_steps=(4, 4)).profile_steps == (4, 4)
+    with pytest.raises(UserError, match="--log_every=0"):
+        Showing(log_every=0)

@@ -149,7 +149,7 @@ def test_precision_and_recall_by_threshold(tmp_path):
     own = np.array([0, 0, 1, 0, 1, 1], bool)
     counts = np.stack([np.histogram(probabilities[own == side], 10, (0, 1))[0] for side in (False, True)])
     written = Dashboards(tmp_path)
-    written.precision_recall(3, ["cats"], counts[np.newaxis])
+    written.precision_recall(3, {0: "cats"}, counts[np.newaxis])
     written.close()
     (event,) = read(tmp_path / "test").Tensors("precision_recall/000")
     found = tensor_util.make_ndarray(event.tensor_proto)

@@ -267,3 +267,28 @@ class Saving:
             return None
         count, unit = re.fullmatch(r"(\d+)(\D+)", self.checkpoint_every).groups()
         return int(count) * _SECONDS[unit]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Showing:
+    """What a run's dashboards show beyond what they always do.
+
+    Attributes:
+      log_every: steps between two points of a curve; None: at least 20, at most 20 points in an epoch.
+      histograms: whether the distribution of each weight is written after each epoch.
+      profile_steps: the first and the last step, from 1 on, of a trace for TensorBoard's profile plugin; None: none.
+    """
+
+    log_every: int | None = None
+    histograms: bool = False
+    profile_steps: tuple[int, int] | None = None
+
+    def __post_init__(self):
+        if self.log_every is not None:
+            check_count("log_every", self.log_every)
+        if self.profile_steps is not None:
+            given = ",".join(map(str, self.profile_steps))
+            check("profile_steps", given, len(self.profile_steps) == 2, "two step numbers, such as 100,110")
+            for step in self.profile_steps:
+                check_count("profile_steps", step)
+            check("profile_steps", given, self.profile_steps[0] <= self.profile_steps[1], "in ascending order")

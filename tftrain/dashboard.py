@@ -74,6 +74,7 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's, of hardware that is not used here
     os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *arguments(folder, given.port)])
 
 

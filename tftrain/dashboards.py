@@ -125,18 +125,18 @@ class Dashboards:
         """Write a text for the Text tab; see `table` and `verbatim`."""
         self._write(run, step, text_summary.text_pb(tag, markdown))
 
-    def precision_recall(self, step: int, names: Iterable[str], counts: np.ndarray) -> None:
-        """Write a precision-recall curve of each class, to the run `test`.
+    def precision_recall(self, step: int, names: dict[int, str], counts: np.ndarray) -> None:
+        """Write precision-recall curves of some classes, each against all others, to the run `test`.
 
         Args:
           step: training steps done.
-          names: of the classes.
+          names: of these classes, by their numbers.
           counts: int [classes, 2, bins], how many examples of other classes, and of the class itself, got a
             probability of the class in each of the bins that [0, 1] is divided into.
         """
-        for number, (name, (others, own)) in enumerate(zip(names, counts)):
+        for number, name in names.items():
             data = curve_metadata.create_summary_metadata(shortened(name), None, counts.shape[-1])
-            self._write_tensor("test", step, f"precision_recall/{number:03}", data, curve(others, own))
+            self._write_tensor("test", step, f"precision_recall/{number:03}", data, curve(*counts[number]))
 
     def histograms(self, step: int, values: dict[str, np.ndarray]) -> None:
         """Write a histogram of each array, of at most HISTOGRAM_ELEMENTS of its elements, to the run `train`."""

@@ -12,7 +12,7 @@ import textwrap
 from absl import app, flags, logging
 
 from tftrain import configuration
-from tftrain.configuration import DataSource, Hardware, Recipe, Saving
+from tftrain.configuration import DataSource, Hardware, Recipe, Saving, Showing
 from tftrain.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -123,6 +123,12 @@ def define_shared(**recipes: Recipe) -> None:
         ),
         integer("max_rollbacks", default.max_rollbacks, "stop after so many"),
     )
+    group(
+        "Dashboards",
+        integer("log_every", None, "steps between points of the curves (default: at least 20, and 1/20 epoch)"),
+        flags.DEFINE_bool("histograms", False, "show the distribution of each weight after each epoch"),
+        integers("profile_steps", None, "A,B: trace steps A to B for TensorBoard's profile plugin"),
+    )
 
 
 def define_data(default: str, ships: str, own: str) -> None:
@@ -209,6 +215,18 @@ def saving() -> Saving:
       UserError: a value is out of range.
     """
     return Saving(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(Saving)})
+
+
+def showing() -> Showing:
+    """What the flags say that dashboards show.
+
+    Raises:
+      UserError: a value is out of range.
+    """
+    steps = FLAGS.profile_steps
+    return Showing(
+        log_every=FLAGS.log_every, histograms=FLAGS.histograms, profile_steps=None if steps is None else tuple(steps)
+    )
 
 
 def resolved(recipe: Recipe, **values) -> dict:

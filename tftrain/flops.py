@@ -1,5 +1,6 @@
 """How much a network computes, and how much its device could: what model FLOPs utilisation (MFU) is made of."""
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -36,8 +37,8 @@ def forward(call: Callable, signature) -> int | None:
       how many; None where a shape is known only when it runs.
     """
     graph = tf.function(call).get_concrete_function(signature).graph
-    operations = [operation for operation in graph.get_operations()]
-    for function in graph._functions.values() if isinstance(graph._functions, dict) else graph._functions:
+    operations = graph.get_operations()
+    for function in graph._functions.values():
         operations += function.graph.get_operations()
     counts = [_count(operation) for operation in operations]
     return None if None in counts else sum(counts)
@@ -51,6 +52,7 @@ def known_peak(device_name: str, precision: str) -> float | None:
     return None
 
 
+@functools.cache
 def measured_peak(precision: str, size: int = 1024) -> float:
     """What the device reaches in FLOP/s, at best, on square matrix products of the precision policy's type."""
     dtype = {"float32": tf.float32, "mixed_bfloat16": tf.bfloat16, "mixed_float16": tf.float16}[precision]

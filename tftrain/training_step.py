@@ -108,6 +108,25 @@ class TrainingModel(keras.Model):
         outputs = self.network(inputs, training=training)
         return getattr(outputs, "logits", outputs)
 
+    def make_train_function(self, force: bool = False):
+        """Keras' loop over the steps of an execution, which also returns the seconds that it waited for batches."""
+        if self.train_function is None or force:
+
+            @tf.function
+            def train_function(iterator):
+                waited = tf.zeros([], tf.float64)
+                for _ in tf.range(self._steps_per_execution):
+                    began = tf.timestamp()
+                    with tf.control_dependencies([began]):
+                        batch = next(iterator)
+                    with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+                        waited += tf.timestamp() - began
+                    self.distribute_strategy.run(self.train_step, args=(batch,))
+                return {"waited": waited}
+
+            self.train_function = train_function
+        return self.train_function
+
     def train_step(self, batch: dict) -> dict:
         """One step on one replica's share of a batch; see `Batches.distribute` for what a batch holds."""
         scaled = isinstance(self.optimizer, keras.mixed_precision.LossScaleOptimizer)

@@ -204,3 +204,15 @@ def test_choose_batch_lengths_of_plain_cases(lengths, expected):
 def test_no_batch_is_longer_than_the_longest_that_is_allowed(longest, expected):
     lengths = np.array([9, 10, 10])
     assert batching.choose_batch_lengths(lengths, longest) == (expected, pytest.approx(1 - 29 / (3 * expected[0])))
+
+
+def test_the_beginning_of_a_step_is_that_of_its_batch():
+    batches = Batches(helpers.text_examples([3, 5, 9, 12] * 6), 8, seed=3, batch_lengths=(8, 16))
+    for step in (0, 2, 4):
+        ((whole,),) = helpers.elements(batches, 1, 1, first_step=step)
+        part = batches.beginning(5, step)
+        for name in ("rows", "labels", "weights"):
+            assert part[name].numpy().tolist() == whole[name][:5].tolist()
+        assert part["inputs"]["input_ids"].numpy().tolist() == whole["inputs"]["input_ids"][:5].tolist()
+        assert batches.length_of_each(step, 1) == [whole["inputs"]["input_ids"].shape[1]]
+    assert len(batches.beginning(100)["labels"]) == 8

@@ -87,10 +87,14 @@ class Batches:
 
     def lengths_at(self, first_step: int, steps: int) -> set[int]:
         """The batch lengths that occur in `steps` steps from `first_step` on; {0} where all examples have one shape."""
+        return {*self.length_of_each(first_step, steps)}
+
+    def length_of_each(self, first_step: int, steps: int) -> list[int]:
+        """The length of each batch of `steps` steps from `first_step` on; 0 where all examples have one shape."""
         if len(self.batch_lengths) < 2:
-            return set(self.batch_lengths) or {0}
+            return [*(self.batch_lengths or (0,))] * steps
         begin, real = self._locate(tf.range(first_step, first_step + steps, dtype=tf.int64))
-        return {int(length) for length in self._length(begin, real).numpy()}
+        return self._length(begin, real).numpy().tolist()
 
     def distribute(self, strategy: tf.distribute.Strategy, first_step: int = 0):
         """The batches from step `first_step` on, for `fit` and `evaluate` under a strategy.
@@ -123,6 +127,11 @@ class Batches:
             return dataset.prefetch(2 * local).with_options(options)
 
         return strategy.distribute_datasets_from_function(worker_dataset)
+
+    def beginning(self, rows: int, step: int = 0) -> dict:
+        """The first rows of a step's global batch, at most the examples that it has; see `distribute`."""
+        element = self._element_function(min(rows, self.batch_size, self.count))
+        return element(step=tf.constant(step, tf.int64), first_row=tf.constant(0, tf.int64))
 
     def _locate(self, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Where in an epoch's order the batches of these steps begin, and how many real examples each has.
