@@ -18,7 +18,7 @@ with quiet.notices():
     import tensorflow as tf
     import tf_keras as keras
 
-    from tftrain import dashboards, monitor, runtime, trainer
+    from tftrain import dashboards, monitor, plan, runtime, trainer
     from tftrain.data import images
     from tftrain.data.batching import Batches
     from tftrain.networks import convolutional
@@ -68,7 +68,7 @@ class TftrainTurns:
             task.test,
             chosen.strategy,
             dashboards.Dashboards(pathlib.Path(tempfile.mkdtemp(prefix="benchmark-"))),
-            self._total_steps,
+            plan.Plan(batches.steps_per_epoch, self._total_steps),
         )
         self._batches = batches.distribute(chosen.strategy)
         self._turn = 0

@@ -235,17 +235,6 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert json.loads((run.path / "results.json").read_text()) == {"steps": 1}
 
 
-def test_a_checkpoint_comes_back(tmp_path):
-    run = RunDirectory(tmp_path / "run", "cnn")
-    variable = tf.Variable([1.0, 2.0])
-    path = run.save_checkpoint(tf.train.Checkpoint(v=variable), 12)
-    assert path == run.path / "checkpoints" / "step-00000012"
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    variable.assign([0.0, 0.0])
-    tf.train.Checkpoint(v=variable).read(str(path / "state")).assert_consumed()
-    assert variable.numpy().tolist() == [1.0, 2.0]
-
-
 def test_the_hash_is_over_float32_bytes_in_order():
     weights = [tf.Variable([[1.0, -2.5]]), tf.Variable(3, dtype=tf.int64), tf.Variable([0.5], dtype=tf.float16)]
     expected = hashlib.sha256(struct.pack("<4f", 1.0, -2.5, 3.0, 0.5)).hexdigest()

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 import re
@@ -7,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tests import helpers
-from tftrain import run_directory, trainer
-from tftrain.configuration import Recipe
+from tftrain import trainer
+from tftrain.checkpoints import Checkpoints
+from tftrain.configuration import Recipe, Saving
 from tftrain.data.batching import Batches
 from tftrain.errors import UserError
 from tftrain.run_directory import RunDirectory
@@ -30,6 +32,11 @@ RESULTS = {
     "xla",
     "parameters",
     "weights_sha256",
+    "best_metric",
+    "best_score",
+    "best_step",
+    "stopped_early",
+    "skipped_steps",
 }
 
 
@@ -38,21 +45,33 @@ def points(steps_per_epoch: int, total_steps: int) -> list[int]:
     return sorted({*range(20, total_steps + 1, 20), *range(steps_per_epoch, total_steps, steps_per_epoch), total_steps})
 
 
-def train(folder, replicas=1, rows=101, dropout=0.0, **options) -> dict:
-    """Train the dense network on `rows` vectors through the whole trainer."""
+def train(
+    folder, replicas=1, rows=101, dropout=0.0, precision="float32", build=None, saving=None, given=None, **options
+) -> dict:
+    """Train the dense network, or what `build` returns, on `rows` vectors through the whole trainer.
+
+    Args:
+      saving: of Saving, as a dictionary.
+      given: flags beside the recipe's.
+    """
     options = {"batch_size": 10, "learning_rate": 0.05, "optimizer": "sgd", "seed": 4} | options
     if "steps" not in options:
         options.setdefault("epochs", 2)
     recipe = Recipe(**options)
-    run = helpers.start(replicas)
+    chosen = helpers.start(replicas, precision, xla=precision == "mixed_float16")
+    saving = Saving(**(saving or {}))
     task = trainer.Task(
         name="dense",
         train=Batches(helpers.vectors(rows), recipe.batch_size, seed=recipe.seed, row_multiple=recipe.accumulate_steps),
         test=Batches(helpers.vectors(57, seed=1), recipe.evaluation_batch_size),
         label_names=["a", "b", "c"],
-        build_network=lambda: helpers.dense_network(dropout=dropout),
+        build_network=build or (lambda: helpers.dense_network(dropout=dropout)),
     )
-    return trainer.train(task, recipe, run, RunDirectory(folder, "dense"), flags={"seed": recipe.seed})
+    run = RunDirectory(folder, "dense", saving.resume)
+    try:
+        return trainer.train(task, recipe, chosen, run, saving=saving, flags={"seed": recipe.seed, **(given or {})})
+    finally:
+        run.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +117,19 @@ def test_a_run_leaves_its_configuration(finished):
 
 def test_the_checkpoint_holds_the_weights_and_the_step(finished):
     folder, results = finished[1]
-    network = helpers.dense_network()
-    iterations = tf.Variable(0, dtype=tf.int64)
-    checkpoint = tf.train.Checkpoint(network=network, optimizer=tf.train.Checkpoint(_iterations=iterations))
-    checkpoint.read(str(folder / "checkpoints" / "step-00000033" / "state")).expect_partial()
-    assert run_directory.weights_sha256(network.weights) == results["weights_sha256"]
-    assert int(iterations) == 33
+    checkpoint = Checkpoints(folder).latest()
+    tensors = checkpoint.tensors()
+    names = sorted(name for name in tensors if name.startswith("network/"))
+    digest = hashlib.sha256(b"".join(tensors[name].astype("<f4").tobytes() for name in names))
+    assert digest.hexdigest() == results["weights_sha256"]
+    assert checkpoint.step == tensors["optimizer/000/iteration"] == 33
 
 
 def test_the_test_results_are_those_of_the_weights(finished):
     folder, results = finished[4]
     network = helpers.dense_network()
-    checkpoint = tf.train.Checkpoint(network=network)
-    checkpoint.read(str(folder / "checkpoints" / "step-00000033" / "state")).expect_partial()
+    tensors = Checkpoints(folder).latest().tensors()
+    network.set_weights([tensors[name] for name in sorted(tensors) if name.startswith("network/")])
     examples = helpers.vectors(57, seed=1)
     logits = network(examples.values).numpy().astype(np.float64)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(57), examples.labels]

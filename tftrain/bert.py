@@ -71,7 +71,7 @@ def main() -> None:
     recipe = flags.recipe(FROM_SCRATCH if FLAGS.model is None else FINE_TUNING)
     _check_flags()
     if FLAGS.run_dir is not None:
-        run_directory.check(FLAGS.run_dir)
+        run_directory.check(FLAGS.run_dir, saving.resume)
     folder = sets.find(FLAGS.dataset, sets.TEXTS)
     model = None
     if FLAGS.model is not None:
@@ -79,7 +79,7 @@ def main() -> None:
         model_folder.check(model, "bert")
 
     with quiet.notices():
-        from tftrain import runtime, trainer
+        from tftrain import resuming, runtime, trainer
         from tftrain.data import batching, text
         from tftrain.networks import bert
 
@@ -113,7 +113,13 @@ def main() -> None:
         )
     bert.check_vocabulary(config, tokenizer)
     word_dropout = FLAGS.word_dropout if FLAGS.word_dropout is not None else 0.0 if model else 0.15
-    run = run_directory.RunDirectory(FLAGS.run_dir, "bert")
+    given = flags.resolved(
+        recipe,
+        word_dropout=word_dropout,
+        dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
+    )
+    run = resuming.open_run(FLAGS.run_dir, "bert", saving, given)
 
     training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
     if word_dropout:
@@ -159,12 +165,7 @@ def main() -> None:
         devices,
         run,
         saving=saving,
-        flags=flags.resolved(
-            recipe,
-            word_dropout=word_dropout,
-            dropout=config.hidden_dropout_prob,
-            attention_dropout=config.attention_probs_dropout_prob,
-        ),
+        flags=given,
         started=started,
     )
 

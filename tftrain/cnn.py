@@ -51,11 +51,11 @@ def main() -> None:
     for channels in FLAGS.filters:
         configuration.check_count("filters", channels)
     if FLAGS.run_dir is not None:
-        run_directory.check(FLAGS.run_dir)
+        run_directory.check(FLAGS.run_dir, saving.resume)
     folder = sets.find(FLAGS.dataset, sets.IMAGES)
 
     with quiet.notices():
-        from tftrain import runtime, trainer
+        from tftrain import resuming, runtime, trainer
         from tftrain.data import images
         from tftrain.data.batching import Batches
         from tftrain.networks import convolutional
@@ -80,7 +80,8 @@ def main() -> None:
         "dense_units": FLAGS.dense_units,
         "dropout": dropout,
     }
-    run = run_directory.RunDirectory(FLAGS.run_dir, "cnn")
+    given = flags.resolved(recipe, dropout=dropout)
+    run = resuming.open_run(FLAGS.run_dir, "cnn", saving, given)
     task = trainer.Task(
         name="cnn",
         train=Batches(training, recipe.batch_size, seed=recipe.seed, row_multiple=recipe.accumulate_steps),
@@ -90,9 +91,7 @@ def main() -> None:
         network=network,
         inputs={"image_size": list(shape[:2]), "channels": shape[2]},
     )
-    trainer.train(
-        task, recipe, devices, run, saving=saving, flags=flags.resolved(recipe, dropout=dropout), started=started
-    )
+    trainer.train(task, recipe, devices, run, saving=saving, flags=given, started=started)
 
 
 if __name__ == "__main__":

@@ -68,15 +68,27 @@ class Dashboards:
 
     Args:
       folder: gets a sub-folder for each of TensorBoard's runs. None: nothing is written, as on workers but the chief.
-      first_step: the steps that are done already. Of what an earlier process left in the folder, all beyond this step
-        is removed, since those steps are trained again: a resumed run has one curve.
+      first_step, evaluated_step: see `rewind`.
     """
 
-    def __init__(self, folder: pathlib.Path | None, first_step: int = 0):
+    def __init__(self, folder: pathlib.Path | None, first_step: int = 0, evaluated_step: int | None = None):
         self._folder = folder
         self._writers: dict[str, EventFileWriter] = {}
-        for run in folder.glob("*/") if folder else ():
-            _continue(run, 0 if run.name in REWRITTEN else first_step)
+        self.rewind(first_step, evaluated_step)
+
+    def rewind(self, step: int, evaluated_step: int | None = None) -> None:
+        """Remove what stands in the folder beyond a step, since what follows it is trained again: one curve stays.
+
+        Args:
+          step: the steps that are done.
+          evaluated_step: the same for the run `test`: the last step whose evaluation is done; None: `step`.
+        """
+        evaluated_step = step if evaluated_step is None else evaluated_step
+        self.close()
+        self._writers.clear()
+        for run in self._folder.glob("*/") if self._folder else ():
+            last = 0 if run.name in REWRITTEN else evaluated_step if run.name == "test" else step
+            _continue(run, last)
 
     def scalars(self, run: str, step: int, values: dict[str, float]) -> None:
         """Write values of the run "train" or "test" after `step` training steps."""

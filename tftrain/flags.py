@@ -11,7 +11,7 @@ import textwrap
 
 from absl import app, flags, logging
 
-from tftrain import configuration
+from tftrain import configuration, signals
 from tftrain.configuration import DataSource, Hardware, Recipe, Saving, Showing
 from tftrain.errors import UserError
 
@@ -258,7 +258,7 @@ def run(main) -> None:
     """Parse the command line and call `main()`; this is the end of every entry module.
 
     `main` takes no arguments. --help prints the flags by group. A mistake (UserError, a wrong flag) gets one line
-    and exit status 2, an interruption from the keyboard 130.
+    and exit status 2, one that SIGINT or SIGTERM ended 130 or 143.
     """
 
     def parse(arguments):
@@ -281,13 +281,13 @@ def run(main) -> None:
 
     def guarded(_):
         logging.set_verbosity(logging.WARNING)
+        signals.install()
         try:
             main()
         except UserError as error:
             _refuse(error)
-        except KeyboardInterrupt:
-            print("interrupted: nothing is saved before a run's end", file=sys.stderr)
-            sys.exit(130)
+        except signals.Interrupted as interruption:
+            sys.exit(interruption.status)
 
     app.run(guarded, flags_parser=parse)
 

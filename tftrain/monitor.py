@@ -7,9 +7,10 @@ import time
 import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import console, quiet
+from tftrain import console, quiet, signals, training_state
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
+from tftrain.plan import Plan
 
 # Keras runs so many seconds of steps between two callbacks: progress stays live and the callbacks cost nothing.
 EXECUTION_SECONDS = 1.0
@@ -23,7 +24,7 @@ tf.get_logger().addFilter(lambda record: "is slow compared to the batch time" no
 
 
 class Monitor(keras.callbacks.Callback):
-    """The one callback of a run.
+    """The first callback of a run.
 
     Scalars are written at steps that depend on the data and the recipe alone, so curves of runs on different hardware
     have their points at the same steps.
@@ -32,40 +33,95 @@ class Monitor(keras.callbacks.Callback):
       train, test: the batches trained on and evaluated.
       strategy: what to evaluate under.
       dashboards: where curves go; closed by `close`.
-      total_steps: all steps of the run.
+      plan: the run's steps.
+      stop_every: no execution runs past a multiple of so many steps; None: past a point of the curve alone.
+
+    Attributes:
+      step: steps done.
+      last: the results of the last epoch that was evaluated: {"train": {...}, "test": {...}}.
+      seconds_to_first_step: from `started` to the end of the run's first execution; None before it.
     """
 
     _supports_tf_logs = True  # Keras need not wait for the device after each execution
 
-    def __init__(self, train: Batches, test: Batches, strategy, dashboards: Dashboards, total_steps: int):
+    def __init__(
+        self,
+        train: Batches,
+        test: Batches,
+        strategy,
+        dashboards: Dashboards,
+        plan: Plan,
+        *,
+        stop_every: int | None = None,
+        started: float | None = None,
+    ):
         super().__init__()
         self._train, self._test, self._dashboards = train, test, dashboards
         self._test_batches = test.distribute(strategy)
-        self._epochs = math.ceil(total_steps / train.steps_per_epoch)
-        self._total_steps = total_steps
+        self._plan = plan
         self._log_every = max(MIN_STEPS_PER_POINT, math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH))
+        self._stops = [self._log_every] + [stop_every] * (stop_every is not None)
+        self._started = time.monotonic() if started is None else started
         self._seen_lengths = set()
         self._steady_examples, self._steady_seconds = 0, 0.0
+        self._epoch = {"seconds": 0.0, "examples": 0, "steady_seconds": 0.0}
+        self._epoch_began = time.monotonic()
         self._step_seconds = None
         self._progress = None
-        self._step = 0
         self._epoch_end = None
+        self._carried = None
         self._best_accuracy = 0.0
-        self._last = {}
         self._point_text = ""
-        self.first_step_ended = None
+        self.step = 0
+        self.last = {}
+        self.seconds_to_first_step = None
+
+    def state(self) -> dict:
+        """What a resumed run goes on from, beside the step and the model's metrics, as JSON."""
+        return {
+            "steady": [self._steady_examples, self._steady_seconds],
+            "epoch": self._epoch | {"seconds": self._epoch_seconds()},
+            "best_accuracy": self._best_accuracy,
+            "seconds_to_first_step": self.seconds_to_first_step,
+        }
+
+    def restore(self, step: int, state: dict) -> None:
+        """Go on from what `state` returned after `step` steps."""
+        self.step = step
+        self._steady_examples, self._steady_seconds = state["steady"]
+        self._epoch = dict(state["epoch"])
+        self._epoch_began = time.monotonic()
+        self._best_accuracy = state["best_accuracy"]
+        self.seconds_to_first_step = state["seconds_to_first_step"]
+
+    def rewind(self, step: int, evaluated_step: int) -> None:
+        """Remove the curves beyond a step, which is gone back to."""
+        self._dashboards.rewind(step, evaluated_step)
 
     def on_train_begin(self, logs=None):
+        # Keras empties the metrics at the beginning of what it takes for an epoch, and this may go on within one.
+        self._carried = None
+        if self._plan.done(self.step):
+            metrics = self.model.loss_metric.variables + self.model.accuracy_metric.variables
+            self._carried = [(variable, training_state.replica_values(variable)) for variable in metrics]
         self._epoch_end = None
         self._set_pace()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._step = epoch * self._train.steps_per_epoch
-        self._epoch_steps = min(self._train.steps_per_epoch, self._total_steps - self._step)
-        self._epoch_end = self._step + self._epoch_steps
-        self._epoch_started = time.monotonic()
-        self._epoch_counts = self._steady_examples, self._steady_seconds
-        self._progress = console.Progress(f"epoch {epoch + 1}/{self._epochs}", self._epoch_steps)
+        if self._carried is not None:
+            for variable, values in self._carried:
+                training_state.assign_values(variable, values)
+            self._carried = None
+        else:
+            self._epoch = {
+                "seconds": 0.0,
+                "examples": self._steady_examples,
+                "steady_seconds": self._steady_seconds,
+            }
+            self._epoch_began = time.monotonic()
+        self._epoch_end = self._plan.epoch_end(self.step)
+        self._epoch_steps = self._epoch_end - self.step + self._plan.done(self.step)
+        self._progress = console.Progress(f"epoch {epoch + 1}/{self._plan.epochs}", self._epoch_steps)
         self._set_pace()
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -74,42 +130,52 @@ class Monitor(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         steps = batch + 1 - self._execution_first
-        first_step = self._step
-        self._step += steps
+        first = self._plan.position(self.step)
+        self.step += steps
         self.model.optimizer.iterations.numpy()  # waits for the device, once in EXECUTION_SECONDS
         seconds = time.monotonic() - self._execution_started
-        if self.first_step_ended is None:
-            self.first_step_ended = time.monotonic()
+        if self.seconds_to_first_step is None:
+            self.seconds_to_first_step = time.monotonic() - self._started
         # The first step of each shape compiles or allocates; the steady state leaves it out.
-        lengths = self._train.lengths_at(first_step, steps) - self._seen_lengths
+        lengths = self._train.lengths_at(first, steps) - self._seen_lengths
         if lengths:
             self._seen_lengths |= lengths
         else:
-            self._steady_examples += self._train.examples_at(first_step, steps)
+            self._steady_examples += self._train.examples_at(first, steps)
             self._steady_seconds += seconds
             self._step_seconds = seconds / steps
-        if self._step % self._log_every == 0 or batch + 1 == self._epoch_steps:
+        if self.step % self._log_every == 0 or self.step == self._epoch_end:
             self._write_point()
-        self._progress.update(batch + 1, self._point_text)
+        self._progress.update(self._epoch_steps - (self._epoch_end - self.step), self._point_text)
         self._set_pace()
 
     def on_epoch_end(self, epoch, logs=None):
         self._progress.close()
+        if self._plan.ends_epoch(self.step):  # else what Keras takes for an epoch is a part of one
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """Evaluate, and tell the results of the epoch that ends with this step."""
+        seconds = self._epoch_seconds()
         train = self._read(self.model.loss_metric, self.model.accuracy_metric)
-        seconds = time.monotonic() - self._epoch_started
         test = self._evaluate()
         self._best_accuracy = max(self._best_accuracy, test["accuracy"])
-        self._dashboards.scalars("test", self._step, {name: test[name] for name in ("loss", "accuracy")})
+        self._dashboards.scalars("test", self.step, {name: test[name] for name in ("loss", "accuracy")})
         self._dashboards.flush()
-        self._last = {"train": train, "test": test}
-        examples, steady = self._epoch_counts
-        pace = _pace(self._steady_examples - examples, self._steady_seconds - steady)
+        self.last = {"train": train, "test": test}
+        pace = _pace(
+            self._steady_examples - self._epoch["examples"], self._steady_seconds - self._epoch["steady_seconds"]
+        )
         scale = "" if self._loss_scale is None else f", loss scale {self._loss_scale:g}"
         console.say(
-            f"epoch {epoch + 1}/{self._epochs}: step {self._step:,}, train loss {train['loss']:.4f} accuracy "
-            f"{train['accuracy']:.4f}, test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}"
-            f"{pace}, {console.duration(seconds)}{scale}"
+            f"epoch {self._plan.epoch(self.step - 1) + 1}/{self._plan.epochs}: step {self.step:,}, "
+            f"train loss {train['loss']:.4f} accuracy {train['accuracy']:.4f}, "
+            f"test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}{pace}, {console.duration(seconds)}{scale}"
         )
+
+    def _epoch_seconds(self) -> float:
+        """Seconds of the epoch so far, those before a resume included."""
+        return self._epoch["seconds"] + time.monotonic() - self._epoch_began
 
     def _set_pace(self) -> None:
         """Tell Keras how many steps to run before the next callback: never past a point of the curve."""
@@ -117,15 +183,16 @@ class Monitor(keras.callbacks.Callback):
             steps = 1
         else:
             steps = max(1, min(int(EXECUTION_SECONDS / self._step_seconds), MAX_STEPS_PER_EXECUTION))
-            steps = min(steps, self._log_every - self._step % self._log_every)
+            steps = min(steps, *(every - self.step % every for every in self._stops))
         if self._epoch_end is not None:
-            steps = max(1, min(steps, self._epoch_end - self._step))
+            steps = max(1, min(steps, self._epoch_end - self.step))
         self.model._steps_per_execution.assign(steps)
 
     def _write_point(self) -> None:
         """Write the curves' values over the steps since the last point."""
         values = self._read(*self.model.interval_metrics)
-        for metric in self.model.interval_metrics:
+        values["gradient_norm"] = float(self.model.watch.norm.result().numpy())
+        for metric in (*self.model.interval_metrics, self.model.watch.norm):
             metric.reset_state()
         self._point_text = f"loss {values['loss']:.4f}{self.pace}"
         values["learning_rate"] = float(self.model.optimizer.learning_rate.numpy())
@@ -133,7 +200,7 @@ class Monitor(keras.callbacks.Callback):
             values["loss_scale"] = self._loss_scale
         if not math.isnan(self.examples_per_second):
             values["examples_per_second"] = self.examples_per_second
-        self._dashboards.scalars("train", self._step, values)
+        self._dashboards.scalars("train", self.step, values)
 
     def _evaluate(self) -> dict:
         """Score the test data; every example counts once."""
@@ -146,7 +213,7 @@ class Monitor(keras.callbacks.Callback):
             held.enter_context(quiet.notices())
             report = keras.callbacks.LambdaCallback(
                 on_test_batch_begin=lambda batch, logs: held.close(),
-                on_test_batch_end=lambda batch, logs: progress.update(batch + 1),
+                on_test_batch_end=lambda batch, logs: (progress.update(batch + 1), signals.check()),
             )
             self.model.evaluate(self._test_batches, steps=steps, callbacks=[report], verbose=0)
         progress.close()
@@ -178,7 +245,7 @@ class Monitor(keras.callbacks.Callback):
 
     def results(self) -> dict:
         """The part of results.json that this callback knows."""
-        train, test = self._last["train"], self._last["test"]
+        train, test = self.last["train"], self.last["test"]
         return {
             "train_loss": train["loss"],
             "test_examples": test["examples"],
@@ -186,10 +253,17 @@ class Monitor(keras.callbacks.Callback):
             "test_accuracy": test["accuracy"],
             "best_test_accuracy": self._best_accuracy,
             "examples_per_second": self.examples_per_second,
+            "seconds_to_first_step": self.seconds_to_first_step,
         }
 
+    def flush(self) -> None:
+        """Bring the curves to disk."""
+        self._dashboards.flush()
+
     def close(self) -> None:
-        """Close TensorBoard's files."""
+        """Close TensorBoard's files, and remove a progress bar that stands."""
+        if self._progress is not None:
+            self._progress.close()
         self._dashboards.close()
 
 

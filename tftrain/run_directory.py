@@ -9,7 +9,6 @@ import math
 import os
 import pathlib
 import platform
-import shutil
 
 import numpy as np
 
@@ -161,16 +160,6 @@ class RunDirectory:
             durable.replace(self.path / name, (text + "\n").encode())
         except OSError as error:
             raise UserError(f"{self.path / name} cannot be written: {error.strerror}") from None
-
-    def save_checkpoint(self, checkpoint, step: int) -> pathlib.Path:
-        """Write a tf.train.Checkpoint to checkpoints/step-STEP, whole or not at all."""
-        final = self.path / "checkpoints" / f"step-{step:08}"
-        temporary = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        checkpoint.write(str(temporary / "state"))
-        os.replace(temporary, final)
-        return final
 
 
 def versions() -> dict[str, str]:

@@ -1,22 +1,24 @@
 """One run: train a network over some data on some devices, evaluate it, and leave a run directory."""
 
-import contextlib
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import console, optimizers, quiet, run_directory
+from tftrain import console, optimizers, resuming, run_directory, signals, training_state
+from tftrain.checkpoints import Checkpoints
 from tftrain.configuration import Recipe, Saving
 from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
 from tftrain.errors import UserError
+from tftrain.keeper import Keeper
 from tftrain.monitor import Monitor
 from tftrain.run_directory import RunDirectory
 from tftrain.runtime import Runtime
+from tftrain.training_loop import TrainingLoop, evaluated_step
 from tftrain.training_step import TrainingModel
 
 
@@ -72,11 +74,13 @@ def build_model(task: Task, recipe: Recipe, runtime: Runtime, total_steps: int) 
             xla=runtime.xla,
             accumulate_steps=recipe.accumulate_steps,
             label_smoothing=recipe.label_smoothing,
+            clip_norm=recipe.clip_norm,
             seed=recipe.seed,
         )
         optimizer = optimizers.make_optimizer(recipe, total_steps, network.trainable_variables)
         # Any number above 1 makes Keras loop inside its train function; the monitor sets how often.
         model.compile(optimizer=optimizer, steps_per_execution=2)
+        optimizer.build(network.trainable_variables)  # now, so that its variables are the strategy's too
     return model
 
 
@@ -90,7 +94,10 @@ def train(
     flags: dict | None = None,
     started: float | None = None,
 ) -> dict:
-    """Train, evaluate after each epoch, and write config.json, results.json, a checkpoint and TensorBoard's files.
+    """Train, evaluate after each epoch, and write config.json, results.json, checkpoints and TensorBoard's files.
+
+    A run that stands in the run directory goes on where its last complete checkpoint stands; a finished one is left as
+    it is, unless there are more steps now.
 
     Args:
       task: the data and the network.
@@ -103,86 +110,110 @@ def train(
 
     Returns:
       what is in results.json.
+
+    Raises:
+      UserError: the batches cannot be divided, the run that stands there is another one, or the training went wrong.
+      signals.Interrupted: it was told to end by a signal, and is saved.
     """
     started = time.monotonic() if started is None else started
+    saving = saving or Saving()
     check_batches(recipe, runtime)
-    steps_per_epoch = task.train.steps_per_epoch
-    total_steps = recipe.steps or recipe.epochs * steps_per_epoch
+    config = _config(task, recipe, runtime, saving, flags)
+    checkpoints = Checkpoints(run.path, saving.keep_checkpoints)
+    checkpoint = None if run.state == "new" else checkpoints.latest()
+    changes = [] if checkpoint is None else resuming.check_changes(run.config, config, run.path)
+    plan = resuming.make_plan(recipe, task.train.steps_per_epoch, checkpoint)
+    results = resuming.finished(run, plan, saving)
+    if results is not None:
+        console.say(f"finished     {run.path} has been trained for all of its {results['steps']:,} steps already")
+        return results
+    if checkpoint is not None:
+        started -= checkpoint.state["seconds"]
 
-    model = build_model(task, recipe, runtime, total_steps)
-    network, optimizer = model.network, model.optimizer
-    parameters = sum(int(np.prod(weight.shape)) for weight in network.weights)
-    _say_banner(task, recipe, runtime, run, network, parameters, total_steps)
-    run.write_json(
-        "config.json",
-        {
-            "experiment": task.name,
-            "flags": flags or {},
-            "recipe": dataclasses.asdict(recipe),
-            "saving": dataclasses.asdict(saving or Saving()),
-            "chosen": {
-                "devices": runtime.devices,
-                "replicas": runtime.replicas,
-                "strategy": type(runtime.strategy).__name__,
-                "reduction": runtime.reduction,
-                "precision": runtime.precision,
-                "xla": runtime.xla,
-                "batch_lengths": list(task.train.batch_lengths),
-                "total_steps": total_steps,
-            },
-            "versions": run_directory.versions(),
-            "network": task.network,
-            "inputs": task.inputs,
-            "label_names": task.label_names,
-        },
+    model = build_model(task, recipe, runtime, plan.total_steps)
+    parameters = sum(int(np.prod(weight.shape)) for weight in model.network.weights)
+    done = 0 if checkpoint is None else checkpoint.step
+    dashboards = Dashboards(run.tensorboard, done, evaluated_step(plan, done))
+    monitor = Monitor(
+        task.train, task.test, runtime.strategy, dashboards, plan, stop_every=saving.every_steps, started=started
     )
+    keeper = Keeper(checkpoints, saving, monitor, plan, resuming.position(recipe, plan), started)
+    loop = TrainingLoop(model, task.train, runtime.strategy, plan, monitor, keeper, checkpoints, saving)
+    note = loop.restore(checkpoint) if checkpoint is not None else None
+    checkpoints.check_space(sum(array.nbytes for array in training_state.read(model).values()))
+    _say_banner(task, recipe, runtime, run, model.network, parameters, plan.total_steps)
+    if checkpoint is not None:
+        console.say(f"resumed      from step {done:,}, in epoch {plan.epoch(done - 1) + 1}: {checkpoint.path}")
+    for line in changes + [f"note         {note}"] * (note is not None):
+        console.say(line)
+    config["chosen"]["total_steps"] = plan.total_steps
+    run.write_json("config.json", config)
+    (run.path / "results.json").unlink(missing_ok=True)  # those of fewer epochs
 
-    monitor = Monitor(task.train, task.test, runtime.strategy, Dashboards(run.tensorboard), total_steps)
-    whole_epochs, rest = divmod(total_steps, steps_per_epoch)
-    if whole_epochs:
-        _fit(model, task, runtime, monitor, first_epoch=0, epochs=whole_epochs, steps=steps_per_epoch)
-    if rest:
-        _fit(model, task, runtime, monitor, first_epoch=whole_epochs, epochs=1, steps=rest)
-    monitor.close()
+    try:
+        loop.run()
+    except signals.Interrupted as interruption:
+        console.say(
+            f"interrupted  by {interruption.name}; saved at step {checkpoints.latest().step:,} in {run.path}; "
+            "the same command goes on from there"
+        )
+        raise
 
-    checkpoint = run.save_checkpoint(tf.train.Checkpoint(network=network, optimizer=optimizer), total_steps)
+    position = plan.position(monitor.step)
     results = {
-        "steps": total_steps,
-        "epochs": total_steps / steps_per_epoch if rest else whole_epochs,
+        "steps": monitor.step,
+        "epochs": position / plan.steps_per_epoch if plan.done(monitor.step) else position // plan.steps_per_epoch,
         **monitor.results(),
-        "seconds_to_first_step": monitor.first_step_ended - started,
+        "best_metric": saving.best_metric,
+        "best_score": keeper.best["score"],
+        "best_step": keeper.best["step"],
+        "stopped_early": keeper.stopped,
+        "skipped_steps": keeper.skipped,
         "seconds": time.monotonic() - started,
         "replicas": runtime.replicas,
         "global_batch_size": recipe.batch_size,
         "precision": runtime.precision,
         "xla": runtime.xla,
         "parameters": parameters,
-        "weights_sha256": run_directory.weights_sha256(network.weights),
+        "weights_sha256": run_directory.weights_sha256(model.network.weights),
     }
     run.write_json("results.json", results)
     console.say(
         f"test accuracy {results['test_accuracy']:.4f} on {results['test_examples']:,} examples, after "
         f"{console.duration(results['seconds'])}{monitor.pace + ' in training' if monitor.pace else ''}"
     )
+    console.say(f"best         {saving.best_metric} {keeper.best['score']:.4f}, of step {keeper.best['step']:,}")
     console.say(f"results      {run.path / 'results.json'}")
-    console.say(f"checkpoint   {checkpoint}")
     console.say(f"curves       tensorboard --logdir={run.path.parent}")
     return results
 
 
-def _fit(model, task, runtime, monitor, first_epoch: int, epochs: int, steps: int) -> None:
-    """Train some epochs of `steps` steps each."""
-    batches = task.train.distribute(runtime.strategy, first_step=first_epoch * task.train.steps_per_epoch)
-    with contextlib.ExitStack() as held:
-        held.enter_context(quiet.notices())  # while Keras makes the iterator
-        model.fit(
-            batches,
-            initial_epoch=first_epoch,
-            epochs=first_epoch + epochs,
-            steps_per_epoch=steps,
-            callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: held.close()), monitor],
-            verbose=0,
-        )
+def _config(task: Task, recipe: Recipe, runtime: Runtime, saving: Saving, flags: dict | None) -> dict:
+    """What config.json holds."""
+    return {
+        "experiment": task.name,
+        "flags": flags or {},
+        "recipe": dataclasses.asdict(recipe),
+        "saving": dataclasses.asdict(saving),
+        "chosen": {
+            "devices": runtime.devices,
+            "replicas": runtime.replicas,
+            "strategy": type(runtime.strategy).__name__,
+            "reduction": runtime.reduction,
+            "precision": runtime.precision,
+            "xla": runtime.xla,
+            "batch_lengths": list(task.train.batch_lengths),
+        },
+        "versions": run_directory.versions(),
+        "network": task.network,
+        "inputs": task.inputs,
+        "label_names": task.label_names,
+        "data": {
+            "train_examples": task.train.count,
+            "train_labels_sha256": hashlib.sha256(np.ascontiguousarray(task.train.examples.labels)).hexdigest(),
+            "test_examples": task.test.count,
+        },
+    }
 
 
 def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) -> None:

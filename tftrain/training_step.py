@@ -8,7 +8,7 @@ and the update, with its all-reduce, stands outside it.
 import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import scores, stateless_random
+from tftrain import scores, stateless_random, trouble
 from tftrain.errors import UserError
 
 # A confusion matrix for more classes than this is neither read nor small.
@@ -64,6 +64,7 @@ class TrainingModel(keras.Model):
       xla: whether to compile the forward and backward pass, and evaluation.
       accumulate_steps: micro-batches that a replica's share of a step is computed in, one after the other.
       label_smoothing: see `example_losses`; for training alone.
+      clip_norm: the norm that the gradient over all replicas is scaled down to where it is longer; None: never.
       seed: of dropout.
 
     Raises:
@@ -72,13 +73,22 @@ class TrainingModel(keras.Model):
     """
 
     def __init__(
-        self, network: keras.Model, *, classes: int, xla: bool, accumulate_steps=1, label_smoothing=0.0, seed=0
+        self,
+        network: keras.Model,
+        *,
+        classes: int,
+        xla: bool,
+        accumulate_steps=1,
+        label_smoothing=0.0,
+        clip_norm=None,
+        seed=0,
     ):
         super().__init__(name="training")
         _check_policy(network)
         self.network = network
         self.accumulate_steps = accumulate_steps
         self.label_smoothing = label_smoothing
+        self.clip_norm = clip_norm
         self._position = stateless_random.install(network, seed)
         # float64 counts examples exactly, and keeps a mean over an epoch independent of how it was divided.
         self.loss_metric = keras.metrics.Mean("loss", dtype=tf.float64)
@@ -88,6 +98,7 @@ class TrainingModel(keras.Model):
             keras.metrics.Mean("interval_loss", dtype=tf.float64),
             keras.metrics.Mean("interval_accuracy", dtype=tf.float64),
         ]
+        self.watch = trouble.Watch()
         few = classes <= MAX_CONFUSION_CLASSES
         self.confusion = ConfusionMatrix(classes) if few else None
         self.confidences = scores.Confidences(classes) if few else None
@@ -102,6 +113,11 @@ class TrainingModel(keras.Model):
         """What Keras resets at the start of each epoch and evaluation."""
         by_class = [self.confusion, self.confidences] if self.confusion is not None else []
         return [self.loss_metric, self.accuracy_metric, self.mistakes, *by_class]
+
+    @property
+    def training_metrics(self) -> list:
+        """What training adds up: over the epoch, and since the last report."""
+        return [self.loss_metric, self.accuracy_metric, *self.interval_metrics, self.watch.norm]
 
     def call(self, inputs, training=False):
         """Logits, whether the network returns them bare or, as those of transformers, with other things."""
@@ -134,7 +150,15 @@ class TrainingModel(keras.Model):
         gradients, losses, correct = self._gradients(batch, scale)
         if scaled:
             gradients = self.optimizer.get_unscaled_gradients(gradients)
-        self.optimizer.apply_gradients(zip(gradients, self.network.trainable_variables))
+        loss = tf.reduce_sum(losses * batch["weights"]) / batch["examples"]
+        *gradients, loss = tf.distribute.get_replica_context().all_reduce("SUM", [*gradients, loss])
+        norm = tf.linalg.global_norm(gradients)
+        if self.clip_norm is not None:
+            factor = self.clip_norm / tf.maximum(norm, self.clip_norm)
+            gradients = [gradient * factor for gradient in gradients]
+        self.watch.update(norm, loss, batch["step"], scale if scaled else None)
+        variables = self.network.trainable_variables
+        self.optimizer.apply_gradients(zip(gradients, variables), skip_gradients_aggregation=True)
         self._update_means((self.loss_metric, self.accuracy_metric), losses, correct, batch["weights"])
         self._update_means(self.interval_metrics, losses, correct, batch["weights"])
         return _nothing(batch)
