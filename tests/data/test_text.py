@@ -1,18 +1,18 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from tests import helpers
-from tests.data.sets_on_disk import write_set
 from tftrain.data import text
 from tftrain.data.batching import Batches
+from tftrain.data.corpus import Part
 from tftrain.errors import UserError
 
 CORPUS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the log and the mat"] * 3
@@ -21,6 +21,15 @@ CORPUS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog",
 @pytest.fixture(scope="module")
 def tokenizer():
     return text.train_tokenizer(CORPUS, 100)
+
+
+def encode(tokenizer, texts, max_length=16, pairs=None, labels=None, **options):
+    labels = np.zeros(len(texts), np.int32) if labels is None else np.array(labels, np.int32)
+    return text.encode(tokenizer, Part(texts, pairs, labels), max_length, **options)
+
+
+def row(examples, number: int) -> list[int]:
+    return examples.tokens[examples.starts[number] :][: examples.lengths[number]].tolist()
 
 
 def test_the_tokenizer_lower_cases_and_knows_the_words(tokenizer):
@@ -78,32 +87,32 @@ def test_an_alphabet_larger_than_the_vocabulary_is_cut():
     assert tokenizer.tokenize(characters[-1]) == ["[UNK]"]
 
 
-def test_rare_characters_beyond_the_alphabet_are_unknown(monkeypatch):
-    monkeypatch.setattr(text, "ALPHABET", 3)
-    tokenizer = text.train_tokenizer(["ab abc", "ab bac", "ab x"] * 2, 100)
-    assert tokenizer.tokenize("ab c x") == ["ab", "c", "[UNK]"]
+def test_a_learnt_vocabulary_knows_thousands_of_characters():
+    characters = [chr(0x4E00 + i) for i in range(3000)]
+    tokenizer = text.train_tokenizer(["".join(characters[i : i + 50]) for i in range(0, 3000, 50)], 8000)
+    assert tokenizer.tokenize("".join(characters[1500:1503])) == characters[1500:1503]
+    assert tokenizer.unk_token not in tokenizer.tokenize("".join(characters))
 
 
 def test_encode_keeps_each_text_apart(tokenizer):
     words = ["cat", "the dog sat", "a log"]
-    examples, cut = text.encode(tokenizer, words, [0, 1, 2], 16)
+    examples, cut = encode(tokenizer, words, labels=[0, 1, 2])
     assert cut == 0
     assert examples.lengths.tolist() == [3, 5, 4]  # [CLS] and [SEP] included
     assert examples.labels.tolist() == [0, 1, 2]
-    for row, sentence in enumerate(words):
-        tokens = examples.tokens[examples.starts[row] :][: examples.lengths[row]]
-        assert tokenizer.decode(tokens) == f"[CLS] {sentence} [SEP]"
+    for number, sentence in enumerate(words):
+        assert tokenizer.decode(row(examples, number)) == f"[CLS] {sentence} [SEP]"
 
 
 def test_long_texts_are_cut_and_counted(tokenizer):
-    examples, cut = text.encode(tokenizer, ["cat " * 2000, "cat", "the dog sat on the mat", "a " * 6], [0] * 4, 8)
+    examples, cut = encode(tokenizer, ["cat " * 2000, "cat", "the dog sat on the mat", "a " * 6], 8)
     assert cut == 1
     assert examples.lengths.tolist() == [8, 3, 8, 8]
     assert tokenizer.decode(examples.tokens[:8]) == "[CLS] " + "cat " * 6 + "[SEP]"
 
 
 def test_inputs_are_padded_to_the_length_and_masked(tokenizer):
-    examples, _ = text.encode(tokenizer, ["cat", "the dog sat"], [0, 1], 16)
+    examples, _ = encode(tokenizer, ["cat", "the dog sat"])
     inputs = examples.inputs(tf.constant([1, 0, 1], tf.int64), tf.constant(8))
     expected = tokenizer(["the dog sat", "cat", "the dog sat"], padding="max_length", max_length=8, return_tensors="np")
     np.testing.assert_array_equal(inputs["input_ids"], expected["input_ids"])
@@ -114,7 +123,7 @@ def test_inputs_are_padded_to_the_length_and_masked(tokenizer):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_word_dropout_replaces_its_share_of_the_words_alone(tokenizer, rate):
     words = ["cat dog"] * 500 + ["the mat sat on the log"] * 500
-    examples, _ = text.encode(tokenizer, words, [0] * 1000, 16)
+    examples, _ = encode(tokenizer, words)
     augmented = dataclasses.replace(examples, augment=text.word_dropout(rate, tokenizer))
     batches = Batches(augmented, 1000, seed=3, batch_lengths=(8,))
     ((found,),) = helpers.elements(batches, 1, 1)
@@ -130,7 +139,7 @@ def test_word_dropout_replaces_its_share_of_the_words_alone(tokenizer, rate):
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_word_dropout_does_not_depend_on_the_replicas(tokenizer, replicas):
-    examples, _ = text.encode(tokenizer, ["the mat sat on the log", "a cat"] * 10, [0] * 20, 16)
+    examples, _ = encode(tokenizer, ["the mat sat on the log", "a cat"] * 10)
     examples = dataclasses.replace(examples, augment=text.word_dropout(0.5, tokenizer))
     batches = Batches(examples, 6, seed=3, batch_lengths=(5, 16))
 
@@ -172,22 +181,79 @@ def test_a_broken_tokenizer_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "feature, value, found",
-    [
-        (tfds.features.Text(), b"\xff bad", "split 'train', row 1: no UTF-8 text"),
-        (tfds.features.Scalar(np.int64), 7, "its column 'text' holds a int; a string is needed"),
-    ],
-)
-def test_a_column_that_holds_no_texts_is_refused(tmp_path, feature, value, found):
-    rows = [{"text": "fine" if value != 7 else 7, "label": 0}, {"text": value, "label": 1}]
-    folder = write_set(tmp_path, "text", {"train": rows}, ["a", "b"], feature=feature)
-    with pytest.raises(UserError, match=found):
-        text.read(folder, "train")
-
-
 def test_a_vocabulary_without_the_unknown_token_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\ncat\n")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match=r"its tokenizer cannot be loaded: .*\[UNK\]"):
         text.load_tokenizer(tmp_path)
+
+
+def test_pairs_have_types_and_the_longer_is_cut(tokenizer):
+    firsts, seconds = ["cat", "the dog sat on the mat", "a log"], ["the mat", "a cat", "the dog " * 5]
+    examples, cut = encode(tokenizer, firsts, 8, seconds)
+    assert cut == 2
+    assert [tokenizer.decode(row(examples, number)) for number in range(3)] == [
+        "[CLS] cat [SEP] the mat [SEP]",
+        "[CLS] the dog sat [SEP] a cat [SEP]",
+        "[CLS] a log [SEP] the dog the [SEP]",
+    ]
+    inputs = examples.inputs(tf.constant([0, 2], tf.int64), tf.constant(9))
+    assert inputs["token_type_ids"].numpy().tolist() == [[0, 0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 0]]
+    assert inputs["attention_mask"].numpy().tolist() == [[1] * 6 + [0] * 3, [1] * 8 + [0]]
+    assert "token_type_ids" not in encode(tokenizer, firsts)[0].inputs(tf.constant([0], tf.int64), tf.constant(8))
+
+
+@pytest.mark.parametrize("cache, mapped", [("auto", False), ("memory", False), ("disk", True)])
+def test_tokens_on_disk_are_those_in_memory(tokenizer, cache, mapped, monkeypatch):
+    monkeypatch.setattr(text, "TOKENIZED_AT_ONCE", 3)
+    examples, _ = encode(tokenizer, CORPUS, cache=cache)
+    assert isinstance(examples.tokens, np.memmap) == mapped
+    assert examples.tokens.dtype == np.uint16
+    assert [row(examples, number) for number in range(len(CORPUS))] == tokenizer(CORPUS)["input_ids"]
+    ((found,),) = helpers.elements(Batches(examples, 5, seed=1, batch_lengths=(8,)), 1, 1)
+    expected = tokenizer([CORPUS[number] for number in found["rows"]], padding="max_length", max_length=8)
+    assert found["inputs"]["input_ids"].tolist() == expected["input_ids"]
+
+
+def test_many_tokens_go_to_disk(tokenizer, monkeypatch):
+    monkeypatch.setattr(text, "IN_MEMORY", 100)
+    assert isinstance(encode(tokenizer, CORPUS)[0].tokens, np.memmap)
+    assert not isinstance(encode(tokenizer, CORPUS[:2])[0].tokens, np.memmap)
+
+
+def test_a_large_vocabulary_s_numbers_fit(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(70000))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    examples, _ = encode(text.load_tokenizer(tmp_path), ["w69999"])
+    assert examples.tokens.tolist() == [2, 70004, 3]
+
+
+def tokenizer_of(folder, words: list[str], **settings):
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **settings}))
+    return text.load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "words, settings, texts, expected",
+    [
+        (["cat", "sat"], {}, ["cat sat"] * 19 + ["cat dog"], None),
+        (
+            ["cat", "sat"],
+            {},
+            ["cat dog", "dog sat"],
+            "50% of the tokens are unknown to the vocabulary, such as 'dog': ",
+        ),
+        (["cat", "sat"], {}, ["很好", "cat"], "67% of the tokens are unknown .* for another language or script"),
+        (["cat", "sat"], {"do_lower_case": False}, ["Cat SAT", "cat"], '67% .* set "do_lower_case": true'),
+        (["cat", "sat"], {}, ["dog"], "100% .*: the texts and the vocabulary do not belong together"),
+    ],
+)
+def test_many_unknown_tokens_are_said_with_a_reason(tmp_path, words, settings, texts, expected):
+    tokenizer = tokenizer_of(tmp_path / "model", words, **settings)
+    examples, _ = encode(tokenizer, texts)
+    found = text.unknown_note(tokenizer, examples, Part(texts, None, np.zeros(len(texts), np.int32)))
+    assert found is None if expected is None else re.match(expected, found)

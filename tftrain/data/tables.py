@@ -240,6 +240,11 @@ def in_folder(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path | None]:
     return train, next(filter(None, map(find, ("test", "validation", "valid", "dev"))), None)
 
 
+def holds_any(folder: pathlib.Path) -> bool:
+    """Whether a folder holds a table, and no TFDS set."""
+    return not (folder / "dataset_info.json").exists() and any(map(_has_format, folder.iterdir()))
+
+
 def given(flag: str, value: str) -> pathlib.Path:
     """The table's file that a flag names.
 

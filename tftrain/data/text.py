@@ -2,7 +2,9 @@
 
 import collections
 import dataclasses
+import functools
 import pathlib
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
@@ -10,25 +12,32 @@ import tensorflow as tf
 import tokenizers
 import transformers
 
-from tftrain.data import sets
+from tftrain import console
+from tftrain.data import corpus
 from tftrain.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Characters that a learnt vocabulary holds at most, the most frequent ones; others become [UNK].
-ALPHABET = 1000
+# Texts that are tokenized at once; more take more memory and are no faster.
+TOKENIZED_AT_ONCE = 1000
+# Bytes of tokens that --cache=auto keeps in memory; more go to a file.
+IN_MEMORY = 2**30
+# A share of unknown tokens above this is warned about. A BERT with its own language's texts has below 0.01.
+UNKNOWN_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TextExamples:
-    """Token numbers of texts of different lengths, one after the other in memory.
+    """Token numbers of texts of different lengths, one after the other.
 
     Attributes:
-      tokens: int32 [all tokens].
+      tokens: uint16 or int32 [all tokens], in memory or mapped from a file.
       starts: int64 [count], where each text's tokens start.
       lengths: int64 [count], how many each has, [CLS] and [SEP] included.
       labels: int32 [count].
       padding: the number of the padding token.
       augment: takes the inputs of a batch and `draw`, returns inputs; for training.
+      first_lengths: int64 [count], how many of a pair's tokens are the first text's, [CLS] and [SEP] included; None
+        where there are no pairs.
     """
 
     tokens: np.ndarray
@@ -37,15 +46,35 @@ class TextExamples:
     labels: np.ndarray
     padding: int
     augment: Callable | None = None
+    first_lengths: np.ndarray | None = None
 
     def inputs(self, rows: tf.Tensor, length: tf.Tensor, draw: Callable | None = None) -> dict[str, tf.Tensor]:
-        """`input_ids` and `attention_mask`, int32 [batch, length]; see `batching.Examples`."""
+        """`input_ids`, `attention_mask` and, of pairs, `token_type_ids`, int32 [batch, length].
+
+        See `batching.Examples`.
+        """
         columns = tf.range(tf.cast(length, tf.int64), dtype=tf.int64)[tf.newaxis, :]
         inside = columns < tf.gather(tf.constant(self.lengths), rows)[:, tf.newaxis]
         places = tf.where(inside, tf.gather(tf.constant(self.starts), rows)[:, tf.newaxis] + columns, 0)
-        ids = tf.where(inside, tf.gather(tf.constant(self.tokens), places), self.padding)
+        ids = tf.where(inside, self._gather(places), self.padding)
         found = {"input_ids": ids, "attention_mask": tf.cast(inside, tf.int32)}
+        if self.first_lengths is not None:
+            second = columns >= tf.gather(tf.constant(self.first_lengths), rows)[:, tf.newaxis]
+            found["token_type_ids"] = tf.cast(inside & second, tf.int32)
         return found if draw is None or self.augment is None else self.augment(found, draw)
+
+    def _gather(self, places: tf.Tensor) -> tf.Tensor:
+        """The tokens at these places, int32."""
+        if isinstance(self.tokens, np.memmap):
+            found = tf.numpy_function(lambda places: self.tokens[places].astype(np.int32), [places], tf.int32)
+            return tf.ensure_shape(found, places.shape)
+        return tf.cast(tf.gather(self._in_memory, places), tf.int32)
+
+    @functools.cached_property
+    def _in_memory(self) -> tf.Tensor:
+        # Made once, outside of the graph that reads it: a graph holds no more than 2 GB of constants.
+        with tf.init_scope(), tf.device("CPU:0"):
+            return tf.constant(self.tokens)
 
 
 def word_dropout(rate: float, tokenizer) -> Callable:
@@ -62,24 +91,6 @@ def word_dropout(rate: float, tokenizer) -> Callable:
         return inputs | {"input_ids": tf.where(below & ~kept, tokenizer.unk_token_id, ids)}
 
     return augment
-
-
-def read(folder: pathlib.Path, split: str) -> tuple[list[str], list[int], list[str]]:
-    """Read a split of a TFDS-format text set: texts, labels, label names.
-
-    Raises:
-      UserError: as `sets.read`, or a row's text is no UTF-8.
-    """
-    table, label_names = sets.read(folder, split, ("text", "label"))
-    texts = []
-    for row, text in enumerate(table["text"]):
-        if not isinstance(text, bytes):
-            raise UserError(f"--dataset={folder}: its column 'text' holds a {type(text).__name__}; a string is needed")
-        try:
-            texts.append(text.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise UserError(f"--dataset={folder}: split {split!r}, row {row}: no UTF-8 text: {error}") from None
-    return texts, table["label"], label_names
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.BertTokenizerFast:
@@ -99,7 +110,7 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> transformers.Bert
         for character in word:
             counts[character] += count
     # Each character takes up to two numbers, one at the start of words and one inside them.
-    most = min(ALPHABET, (vocabulary_size - len(SPECIAL_TOKENS)) // 2)
+    most = (vocabulary_size - len(SPECIAL_TOKENS)) // 2
     alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:most]
     inside = sorted({character for word in words for character in word[1:]} & set(alphabet))
     trained.train_from_iterator(
@@ -134,20 +145,94 @@ def load_tokenizer(folder: pathlib.Path) -> transformers.PreTrainedTokenizerFast
     return tokenizer
 
 
-def encode(tokenizer, texts: list[str], labels: list[int], max_length: int) -> tuple[TextExamples, int]:
-    """Tokenize texts, cut to `max_length` tokens.
+def encode(
+    tokenizer, part: corpus.Part, max_length: int, cache: str = "auto", title: str = "tokenizing"
+) -> tuple[TextExamples, int]:
+    """Tokenize texts, cut to `max_length` tokens; of a pair, the longer text is cut.
+
+    Args:
+      cache: "memory" or "disk", where the tokens are kept; "auto": in memory up to IN_MEMORY bytes.
+      title: of the progress bar.
 
     Returns:
       the examples, and how many texts were cut.
     """
-    encodings = tokenizer(texts, add_special_tokens=True, truncation=True, max_length=max_length, verbose=False)
-    rows = encodings["input_ids"]
-    cut = sum(bool(encoding.overflowing) for encoding in encodings.encodings)
-    lengths = np.array([len(row) for row in rows], np.int64)
+    kind = np.uint16 if max(tokenizer.get_vocab().values()) < 2**16 else np.int32
+    count = len(part.texts)
+    lengths, first_lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    cut = 0
+    progress = console.Progress(title, count, "texts")
+    # Unlinked at once where it reaches the disk, so that nothing is left behind however the process ends.
+    size = {"memory": 0, "disk": 1}.get(cache, IN_MEMORY)  # 0: never on disk
+    with tempfile.SpooledTemporaryFile(size, prefix="tftrain-tokens-") as file:
+        for begin in range(0, count, TOKENIZED_AT_ONCE):
+            rows = slice(begin, begin + TOKENIZED_AT_ONCE)
+            encodings = tokenizer(
+                part.texts[rows],
+                part.pairs and part.pairs[rows],
+                add_special_tokens=True,
+                truncation="longest_first",
+                max_length=max_length,
+                return_attention_mask=False,
+                return_token_type_ids=True,
+                verbose=False,
+            )
+            cut += sum(bool(encoding.overflowing) for encoding in encodings.encodings)
+            lengths[rows] = [len(ids) for ids in encodings["input_ids"]]
+            first_lengths[rows] = [types.count(0) for types in encodings["token_type_ids"]]
+            try:
+                file.write(np.concatenate(encodings["input_ids"]).astype(kind).tobytes())
+            except OSError as error:
+                raise UserError(
+                    f"--cache={cache}: the tokens cannot be written to {tempfile.gettempdir()}: {error.strerror}; "
+                    "set TMPDIR to a folder with room, or pass --cache=memory"
+                ) from None
+            progress.update(min(begin + TOKENIZED_AT_ONCE, count))
+        progress.close()
+        on_disk = 0 < size < file.tell()
+        file.seek(0)
+        tokens = np.memmap(file, kind, "r") if on_disk else np.frombuffer(file.read(), kind)
     return TextExamples(
-        tokens=np.concatenate(rows).astype(np.int32),
+        tokens=tokens,
         starts=np.concatenate([[0], np.cumsum(lengths)[:-1]]),
         lengths=lengths,
-        labels=np.array(labels, np.int32),
+        labels=part.labels,
         padding=tokenizer.pad_token_id,
+        first_lengths=first_lengths if part.pairs else None,
     ), cut
+
+
+def unknown_note(tokenizer, examples: TextExamples, part: corpus.Part) -> str | None:
+    """What to say of the unknown tokens among the examples, with a likely reason; None where they are few.
+
+    Args:
+      part: the examples' texts, of which the first are looked at for the reason.
+    """
+    words = len(examples.tokens) - (2 if examples.first_lengths is None else 3) * len(examples.lengths)
+    share = np.count_nonzero(examples.tokens == tokenizer.unk_token_id) / max(words, 1)
+    if share <= UNKNOWN_SHARE:
+        return None
+    texts = part.texts[:TOKENIZED_AT_ONCE]
+    unknown = collections.Counter()
+    for text, encoding in zip(texts, tokenizer(texts, add_special_tokens=False, verbose=False).encodings):
+        for token, (begin, end) in zip(encoding.ids, encoding.offsets):
+            if token == tokenizer.unk_token_id:
+                unknown[text[begin:end]] += 1
+    shown = ", ".join(repr(word[:20]) for word, _ in unknown.most_common(5))
+    return f"{share:.0%} of the tokens are unknown to the vocabulary, such as {shown}: {_reason(tokenizer, unknown)}"
+
+
+def _reason(tokenizer, unknown: collections.Counter) -> str:
+    """Why these pieces of text are likely to be unknown."""
+
+    def share(condition: Callable[[str], bool]) -> float:
+        return sum(count for word, count in unknown.items() if condition(word)) / max(unknown.total(), 1)
+
+    def known(word: str) -> bool:
+        return tokenizer.unk_token_id not in tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
+
+    if share(lambda word: word != word.lower() and known(word.lower())) > 0.5:
+        return 'the vocabulary is lower-case: set "do_lower_case": true in the model\'s tokenizer_config.json'
+    if share(lambda word: not word.isascii()) > 0.5:
+        return "the model was made for another language or script; take one that was made for it"
+    return "the texts and the vocabulary do not belong together"
