@@ -36,7 +36,7 @@ def test_tensorflow_gets_keras_2(code, environment):
 
 @pytest.mark.parametrize("entry", ["cnn", "bert"])
 def test_an_entry_module_starts_no_tensorflow(entry):
-    modules = f"errors flags configuration quiet console data.sets data.model_folder {entry}"
+    modules = f"errors flags configuration quiet console data.sets data.model_folder data.corpus {entry}"
     code = "".join(f"import tftrain.{name}\n" for name in modules.split())
     heavy = "{'tensorflow', 'tf_keras', 'transformers', 'torch'}"
     found = python(f"import sys\n{code}print(sorted({heavy} & set(sys.modules)))")
