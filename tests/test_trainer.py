@@ -46,13 +46,23 @@ def points(steps_per_epoch: int, total_steps: int) -> list[int]:
 
 
 def train(
-    folder, replicas=1, rows=101, dropout=0.0, precision="float32", build=None, saving=None, given=None, **options
+    folder,
+    replicas=1,
+    rows=101,
+    dropout=0.0,
+    precision="float32",
+    build=None,
+    saving=None,
+    given=None,
+    examples=None,
+    **options,
 ) -> dict:
     """Train the dense network, or what `build` returns, on `rows` vectors through the whole trainer.
 
     Args:
       saving: of Saving, as a dictionary.
       given: flags beside the recipe's.
+      examples: other ones to train on.
     """
     options = {"batch_size": 10, "learning_rate": 0.05, "optimizer": "sgd", "seed": 4} | options
     if "steps" not in options:
@@ -62,7 +72,12 @@ def train(
     saving = Saving(**(saving or {}))
     task = trainer.Task(
         name="dense",
-        train=Batches(helpers.vectors(rows), recipe.batch_size, seed=recipe.seed, row_multiple=recipe.accumulate_steps),
+        train=Batches(
+            examples or helpers.vectors(rows),
+            recipe.batch_size,
+            seed=recipe.seed,
+            row_multiple=recipe.accumulate_steps,
+        ),
         test=Batches(helpers.vectors(57, seed=1), recipe.evaluation_batch_size),
         label_names=["a", "b", "c"],
         build_network=build or (lambda: helpers.dense_network(dropout=dropout)),

@@ -11,7 +11,7 @@ from tftrain.checkpoints import Checkpoints
 from tftrain.configuration import Saving
 from tftrain.monitor import Monitor
 from tftrain.plan import Plan
-from tftrain.trouble import NotFinite
+from tftrain.trouble import FLOOR_OVERFLOWS, NotFinite
 
 
 class Keeper(keras.callbacks.Callback):
@@ -124,10 +124,9 @@ class Keeper(keras.callbacks.Callback):
         first = self.model.watch.first
         if first is None:
             return
-        scale = training_state.read_loss_scale(self.model)
         what = "the loss or a gradient is not finite"
-        if scale is not None:
-            what = f"gradients overflow float16, {scale['overflows']} times now with the least loss scale, 1"
+        if isinstance(self.model.optimizer, keras.mixed_precision.LossScaleOptimizer):
+            what = f"gradients have overflowed float16 {FLOOR_OVERFLOWS} times with the least loss scale, 1"
         raise NotFinite(self._plan.step(first), what)
 
     def _is_due(self) -> bool:
