@@ -147,3 +147,26 @@ def test_more_positions_than_a_model_has_are_refused(tmp_path):
     assert output.returncode == 2
     assert output.stderr.splitlines() == ["error: --max_length=600: the model has 10 positions; give no more"]
     assert not os.path.exists(tmp_path / "run" / "results.json")
+
+
+@pytest.mark.parametrize("name, arguments", [("cnn", []), ("cnn on 2", ["--virtual_devices=2", "--checkpoint=last"])])
+def test_a_run_is_evaluated_from_its_folder(runs, name, arguments):
+    folder, _ = runs[name]
+    results = helpers.read_json(folder / "results.json")
+    options = ["--mode=evaluate", "--gpus=0", "--precision=float32", "--eval_batch_size=250", *arguments]
+    output = helpers.run_command("tftrain.cnn", f"--run_dir={folder}", *options)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout == ""
+    found = helpers.read_json(folder / "evaluation.json")
+    assert f"accuracy     {found['accuracy']:.4f} on 2,000 examples" in output.stderr
+    assert found["accuracy"] == pytest.approx(results["test_accuracy"], abs=1e-6)
+    assert found["loss"] == pytest.approx(results["test_loss"], abs=1e-5)
+    assert len(found["classes"]) == 10
+
+
+@pytest.mark.parametrize("run_dir, line", [([], "needs --run_dir=FOLDER"), (["--run_dir=/nowhere"], "no such folder")])
+def test_evaluation_without_a_run_is_refused(run_dir, line):
+    output = helpers.run_command("tftrain.cnn", "--mode=evaluate", *run_dir)
+    assert output.returncode == 2
+    (error,) = output.stderr.splitlines()
+    assert line in error

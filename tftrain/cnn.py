@@ -2,6 +2,7 @@
 
 python -m tftrain.cnn
 python -m tftrain.cnn --gpus=4 --batch_size=1024 --epochs=20
+python -m tftrain.cnn --mode=evaluate --run_dir=runs/cnn/DATE-TIME
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from tftrain.errors import UserError
 RECIPE = Recipe(batch_size=64, epochs=20, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
 
 FLAGS = flags.FLAGS
+flags.define_modes("train", "evaluate")
 flags.define_shared(default=RECIPE)
 flags.group(
     "Data",
@@ -42,6 +44,14 @@ flags.group(
 
 
 def main() -> None:
+    """Do what --mode says."""
+    if FLAGS.mode == "evaluate":
+        evaluate()
+    else:
+        train()
+
+
+def train() -> None:
     """Train as the flags say."""
     started = time.monotonic()
     hardware, recipe, saving = flags.hardware(), flags.recipe(RECIPE), flags.saving()
@@ -92,6 +102,42 @@ def main() -> None:
         inputs={"image_size": list(shape[:2]), "channels": shape[2]},
     )
     trainer.train(task, recipe, devices, run, saving=saving, flags=given, started=started)
+
+
+def evaluate() -> None:
+    """Evaluate the run in --run_dir on the test split of --dataset, or of the data set that it was trained on."""
+    hardware, run_dir = flags.hardware(), flags.saved_run_dir()
+    config = run_directory.RunDirectory.open(run_dir).config
+    dataset = FLAGS.dataset if FLAGS["dataset"].present else config["flags"].get("dataset")
+    if not isinstance(dataset, str):
+        raise UserError(f"--run_dir={run_dir}: does not say what it was trained on; give --dataset")
+    size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
+    configuration.check_count("eval_batch_size", size)
+    folder = sets.find(dataset, sets.IMAGES)
+
+    with quiet.notices():
+        from tftrain import console, evaluation, runtime, saved_run
+        from tftrain.data import images, labels
+        from tftrain.data.batching import Batches
+
+        devices = runtime.start(hardware)
+    if size < devices.replicas:
+        raise UserError(f"--eval_batch_size={size}: smaller than the number of replicas, {devices.replicas}")
+    run = saved_run.load(run_dir, "cnn", devices, FLAGS.checkpoint)
+    testing, names = images.read(folder, "test")
+    shape, needed = testing.images.shape[1:], tuple(run.config["network"]["input_shape"])
+    if shape != needed:
+        raise UserError(f"--dataset={folder}: test images are {shape}; the run was trained on {needed}")
+    numbers = labels.encode(
+        [names[label] for label in testing.labels],
+        run.label_names,
+        lambda row: f"--dataset={folder}: row {row + 1} of test",
+    )
+    testing = dataclasses.replace(testing, labels=numbers)
+    console.say(f"run          {run.path}, weights of step {run.step:,}: {run.checkpoint}")
+    console.say(f"devices      {devices.devices}; {devices.precision}")
+    console.say(f"data         {len(numbers):,} test examples of {folder}")
+    evaluation.evaluate(run, Batches(testing, size), devices, str(folder))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tftrain.errors import UserError
 
 FLAGS = flags.FLAGS
 _groups: dict[str, list[str]] = {}
+_AFTER = "After training"
 
 
 class _Number(flags.ArgumentParser):
@@ -131,6 +132,32 @@ def define_shared(**recipes: Recipe) -> None:
     )
 
 
+def define_modes(*modes: str) -> None:
+    """Define --mode and the flags of what comes after training.
+
+    Args:
+      *modes: what the experiment can do; the first is the default.
+    """
+    group(
+        _AFTER,
+        flags.DEFINE_enum("mode", modes[0], modes, "train, or use the run in --run_dir: evaluate it on labelled data"),
+        flags.DEFINE_enum("checkpoint", "best", ("best", "last"), "whose weights are used after training"),
+    )
+
+
+def saved_run_dir() -> str:
+    """--run_dir, which every mode but train needs.
+
+    Raises:
+      UserError: it was not given.
+    """
+    if FLAGS.run_dir is None:
+        raise UserError(
+            f"--mode={FLAGS.mode}: needs --run_dir=FOLDER, that of a trained run, such as runs/.../DATE-TIME"
+        )
+    return FLAGS.run_dir
+
+
 def define_data(default: str, ships: str, own: str) -> None:
     """Define the flags that say where examples come from, which every experiment shares.
 
@@ -230,13 +257,14 @@ def showing() -> Showing:
 
 
 def resolved(recipe: Recipe, **values) -> dict:
-    """Every flag of the command by name, for config.json.
+    """Every flag of the training by name, for config.json.
 
     Args:
       recipe: gives the values of the flags that were left out.
       **values: those of others that were left out.
     """
-    names = [name for group in _groups.values() for name in group]
+    # Those of "After training" say nothing about a training.
+    names = [name for title, group in _groups.items() if title != _AFTER for name in group]
     return {name: FLAGS[name].value for name in names} | dataclasses.asdict(recipe) | values
 
 
