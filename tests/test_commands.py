@@ -1,6 +1,7 @@
 """The commands from end to end, over the data that ships, each in a process of its own."""
 
 import concurrent.futures
+import json
 import os
 
 import numpy as np
@@ -170,3 +171,15 @@ def test_evaluation_without_a_run_is_refused(run_dir, line):
     assert output.returncode == 2
     (error,) = output.stderr.splitlines()
     assert line in error
+
+
+def test_images_are_predicted_from_a_runs_folder(runs, tmp_path):
+    for i in range(300):
+        (tmp_path / f"{i:03}.png").write_bytes(b"no image")
+    command = f"--run_dir={runs['cnn'][0]}", f"--input={tmp_path}", "--gpus=0"
+    output = helpers.run_command("tftrain.cnn", "--mode=predict", *command)
+    assert output.returncode == 0, output.stderr
+    assert [json.loads(line)["input"][-7:] for line in output.stdout.splitlines()] == [
+        f"{i:03}.png" for i in range(300)
+    ]
+    assert "300 inputs could not be read" in output.stderr

@@ -1,13 +1,15 @@
 """A trained run, evaluated from its folder alone."""
 
+import itertools
 import json
 import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests import helpers
-from tftrain import evaluation, saved_run
+from tftrain import evaluation, prediction, saved_run
 from tftrain.checkpoints import Checkpoints
 from tftrain.data.batching import Batches
 from tftrain.errors import UserError
@@ -103,3 +105,38 @@ def test_other_runs_and_missing_checkpoints_are_refused(run):
     shutil.rmtree(run[0] / "best")
     with pytest.raises(UserError, match="no best checkpoint"):
         saved_run.load(run[0], "cnn", helpers.start())
+
+
+@pytest.mark.parametrize("replicas", (1, 2))
+def test_predictions_come_in_input_order_and_say_what_cannot_be_read(run, tmp_path, replicas):
+    folder, network = run
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    examples = helpers.images(7)
+    for i, image in enumerate(examples.images):
+        Image.fromarray(image[:, :, 0]).save(inputs / f"{i}.png")
+    (inputs / "3b.png").write_bytes(b"no image")
+    runtime = helpers.start(replicas)
+    loaded = saved_run.load(folder, "cnn", runtime)
+    rows = list(prediction.predict(loaded, prediction.image_files(str(inputs)), runtime, 4))
+    names = [row["input"].rpartition("/")[2] for row in rows]
+    assert names == ["0.png", "1.png", "2.png", "3.png", "3b.png", "4.png", "5.png", "6.png"]
+    bad = rows.pop(4)
+    assert bad["label"] is None and bad["error"]
+    logits = network(examples.images).numpy().astype(np.float64)
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose([list(row["probabilities"].values()) for row in rows], expected, atol=1e-6)
+    assert [row["label"] for row in rows] == [NAMES[i] for i in expected.argmax(1)]
+    for format, lines in (("jsonl", 8), ("csv", 9)):
+        output = tmp_path / f"rows.{format}"
+        assert prediction.write([*rows, bad], NAMES, str(output), format) == (8, 1)
+        assert len(output.read_text().splitlines()) == lines
+
+
+def test_prediction_reads_no_further_than_a_batch(run):
+    taken = []
+    endless = (taken.append(i) or "/nowhere.png" for i in itertools.count())
+    runtime = helpers.start()
+    rows = prediction.predict(saved_run.load(run[0], "cnn", runtime), endless, runtime, 4)
+    assert next(rows)["error"] == "No such file or directory"
+    assert len(taken) == 4

@@ -18,7 +18,7 @@ from tftrain.errors import UserError
 RECIPE = Recipe(batch_size=64, epochs=20, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
 
 FLAGS = flags.FLAGS
-flags.define_modes("train", "evaluate")
+flags.define_modes("train", "evaluate", "predict")
 flags.define_shared(default=RECIPE)
 flags.group(
     "Data",
@@ -47,6 +47,8 @@ def main() -> None:
     """Do what --mode says."""
     if FLAGS.mode == "evaluate":
         evaluate()
+    elif FLAGS.mode == "predict":
+        predict()
     else:
         train()
 
@@ -138,6 +140,28 @@ def evaluate() -> None:
     console.say(f"devices      {devices.devices}; {devices.precision}")
     console.say(f"data         {len(numbers):,} test examples of {folder}")
     evaluation.evaluate(run, Batches(testing, size), devices, str(folder))
+
+
+def predict() -> None:
+    """Predict the classes of the images that --input names, with the run in --run_dir."""
+    hardware, run_dir = flags.hardware(), flags.saved_run_dir()
+    if FLAGS.input is None:
+        raise UserError("--mode=predict: needs --input=FILE, a folder, or - for paths on standard input")
+    size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
+    configuration.check_count("eval_batch_size", size)
+    run_directory.RunDirectory.open(run_dir)
+
+    with quiet.notices():
+        from tftrain import console, prediction, runtime, saved_run
+
+        devices = runtime.start(hardware)
+    run = saved_run.load(run_dir, "cnn", devices, FLAGS.checkpoint)
+    console.say(f"run          {run.path}, weights of step {run.step:,}: {run.checkpoint}")
+    rows = prediction.predict(run, prediction.image_files(FLAGS.input), devices, size)
+    count, errors = prediction.write(rows, run.label_names, FLAGS.output, FLAGS.format)
+    console.say(f"predicted    {count - errors:,} images; {FLAGS.output or 'standard output'}")
+    if errors:
+        console.say(f"note         {errors:,} inputs could not be read: their rows have an error and no label")
 
 
 if __name__ == "__main__":

@@ -140,8 +140,11 @@ def define_modes(*modes: str) -> None:
     """
     group(
         _AFTER,
-        flags.DEFINE_enum("mode", modes[0], modes, "train, or use the run in --run_dir: evaluate it on labelled data"),
+        flags.DEFINE_enum("mode", modes[0], modes, "train, or use the run in --run_dir: evaluate it, or predict"),
         flags.DEFINE_enum("checkpoint", "best", ("best", "last"), "whose weights are used after training"),
+        flags.DEFINE_string("input", None, "to predict: a file, a folder, or - for paths on standard input"),
+        flags.DEFINE_string("output", None, "the file for predictions (default: standard output)"),
+        flags.DEFINE_enum("format", "jsonl", ("jsonl", "csv"), "of predictions"),
     )
 
 
