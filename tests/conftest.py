@@ -19,6 +19,10 @@ assert tftrain
 runtime.start(Hardware(gpus=0, virtual_devices=4, precision="float32"))
 
 
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=2, help="how often test_kills.py kills each training")
+
+
 @pytest.fixture(autouse=True)
 def float32_policy():
     """Each test starts under float32, whatever the one before it chose."""

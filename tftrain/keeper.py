@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import console, signals, training_state
+from tftrain import console, saved_state, signals, training_state
 from tftrain.checkpoints import Checkpoints
 from tftrain.configuration import Saving
 from tftrain.monitor import Monitor
@@ -56,6 +56,8 @@ class Keeper(keras.callbacks.Callback):
         self._saved_step, self._saved_at = step, time.monotonic()
         self.skipped, self.best = list(state["skipped"]), state["best"]
         kept = self._checkpoints.load_best()
+        if kept is not None:
+            saved_state.check_best(kept)
         self._kept_score = kept and kept.state["score"]
 
     def on_train_batch_end(self, batch, logs=None):

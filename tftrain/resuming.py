@@ -113,9 +113,12 @@ def finished(run: RunDirectory, plan: Plan, saving: Saving) -> dict | None:
     try:
         results = json.loads(durable.read(run.path / "results.json", _MAX_RESULTS_BYTES))
         steps, early = results["steps"], results["stopped_early"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{run.path / 'results.json'}: not a run's results: {error!r}; remove it to go on") from None
-    patience = run.config.get("saving", {}).get("patience")
+    if not isinstance(steps, int):
+        raise UserError(f"{run.path / 'results.json'}: not a run's results: steps is {steps!r}; remove it to go on")
+    kept = run.config.get("saving")
+    patience = kept.get("patience") if isinstance(kept, dict) else None
     return results if steps >= plan.total_steps or (early and patience == saving.patience) else None
 
 

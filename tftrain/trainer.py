@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tf_keras as keras
 
-from tftrain import console, optimizers, resuming, run_directory, signals, training_state
+from tftrain import console, optimizers, resuming, run_directory, saved_state, signals, training_state
 from tftrain.checkpoints import Checkpoints
 from tftrain.configuration import Recipe, Saving
 from tftrain.dashboards import Dashboards
@@ -121,6 +121,8 @@ def train(
     config = _config(task, recipe, runtime, saving, flags)
     checkpoints = Checkpoints(run.path, saving.keep_checkpoints)
     checkpoint = None if run.state == "new" else checkpoints.latest()
+    if checkpoint is not None:
+        saved_state.check(checkpoint)
     changes = [] if checkpoint is None else resuming.check_changes(run.config, config, run.path)
     plan = resuming.make_plan(recipe, task.train.steps_per_epoch, checkpoint)
     results = resuming.finished(run, plan, saving)

@@ -5,6 +5,7 @@ is for people alone. A variable that each replica keeps for itself (batch normal
 an array for each, NAME@REPLICA.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ import tf_keras as keras
 
 from tftrain.errors import UserError
 from tftrain.training_step import TrainingModel
+
+_NAME = re.compile(r"(network|optimizer|metrics)/[0-9]{3,6}/[^@]*(@[0-9]{1,6})?", re.DOTALL)
 
 
 def read(model: TrainingModel) -> dict[str, np.ndarray]:
@@ -37,6 +40,9 @@ def assign(model: TrainingModel, arrays: dict[str, np.ndarray]) -> None:
       UserError: the arrays are not those of this network and optimizer.
     """
     found = {}
+    for name in arrays:
+        if not _NAME.fullmatch(name):
+            raise UserError(f"the checkpoint holds {name[:80]!r}, which is no name that a training gives")
     for name in sorted(arrays, key=lambda name: (name.partition("@")[0], int(name.partition("@")[2] or 0))):
         kind, number, _ = name.split("/", 2)
         found.setdefault((kind, int(number)), []).append(arrays[name])
