@@ -11,7 +11,7 @@ import time
 
 import tftrain
 from tftrain import cnn, quiet
-from tftrain.configuration import Hardware
+from tftrain.configuration import DataSource, Hardware
 from tftrain.data import sets
 
 with quiet.notices():
@@ -30,7 +30,8 @@ CLASSES = 10
 
 def read_images() -> images.ImageExamples:
     """As many of the embedded training images as a turn takes."""
-    examples, _ = images.read(sets.find("fashion_mnist_subset", sets.IMAGES), "train")
+    source = DataSource(dataset="fashion_mnist_subset")
+    examples = images.read(sets.TfdsSet(sets.find(source, sets.IMAGES), source), "train")
     return images.ImageExamples(examples.images[: STEPS * BATCH_SIZE], examples.labels[: STEPS * BATCH_SIZE])
 
 

@@ -23,6 +23,12 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=2, help="how often test_kills.py kills each training")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """What is remembered between runs stays among the tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def float32_policy():
     """Each test starts under float32, whatever the one before it chose."""

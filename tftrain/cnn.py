@@ -64,7 +64,8 @@ def train() -> None:
         configuration.check_count("filters", channels)
     if FLAGS.run_dir is not None:
         run_directory.check(FLAGS.run_dir, saving.resume)
-    folder = sets.find(FLAGS.dataset, sets.IMAGES)
+    source = configuration.DataSource(dataset=FLAGS.dataset)
+    found = sets.find(source, sets.IMAGES)
 
     with quiet.notices():
         from tftrain import resuming, runtime, trainer
@@ -74,13 +75,14 @@ def train() -> None:
 
         devices = runtime.start(hardware)
     trainer.check_batches(recipe, devices)
-    training, label_names = images.read(folder, "train")
-    testing, _ = images.read(folder, "test")
+    data = sets.TfdsSet(found, source)
+    label_names = data.label_names
+    training, testing = images.read(data, data.train_split), images.read(data, data.test_split)
     if FLAGS.flip:
         training = dataclasses.replace(training, augment=images.flip)
     shape = training.images.shape[1:]
     if testing.images.shape[1:] != shape:
-        raise UserError(f"--dataset={folder}: test images are {testing.images.shape[1:]}, training images {shape}")
+        raise UserError(f"{data.place}: test images are {testing.images.shape[1:]}, training images {shape}")
     if min(shape[:2]) < 2 ** len(FLAGS.filters):
         raise UserError(f"--filters: {len(FLAGS.filters)} stages halve images of {shape[0]}x{shape[1]} to nothing")
 
@@ -115,7 +117,8 @@ def evaluate() -> None:
         raise UserError(f"--run_dir={run_dir}: does not say what it was trained on; give --dataset")
     size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
     configuration.check_count("eval_batch_size", size)
-    folder = sets.find(dataset, sets.IMAGES)
+    source = configuration.DataSource(dataset=dataset)
+    found = sets.find(source, sets.IMAGES)
 
     with quiet.notices():
         from tftrain import console, evaluation, runtime, saved_run
@@ -126,20 +129,21 @@ def evaluate() -> None:
     if size < devices.replicas:
         raise UserError(f"--eval_batch_size={size}: smaller than the number of replicas, {devices.replicas}")
     run = saved_run.load(run_dir, "cnn", devices, FLAGS.checkpoint)
-    testing, names = images.read(folder, "test")
+    data = sets.TfdsSet(found, source)
+    testing, names = images.read(data, data.test_split), data.label_names
     shape, needed = testing.images.shape[1:], tuple(run.config["network"]["input_shape"])
     if shape != needed:
-        raise UserError(f"--dataset={folder}: test images are {shape}; the run was trained on {needed}")
+        raise UserError(f"{data.place}: test images are {shape}; the run was trained on {needed}")
     numbers = labels.encode(
         [names[label] for label in testing.labels],
         run.label_names,
-        lambda row: f"--dataset={folder}: row {row + 1} of test",
+        lambda row: f"{data.place}: row {row + 1} of {data.test_split}",
     )
     testing = dataclasses.replace(testing, labels=numbers)
     console.say(f"run          {run.path}, weights of step {run.step:,}: {run.checkpoint}")
     console.say(f"devices      {devices.devices}; {devices.precision}")
-    console.say(f"data         {len(numbers):,} test examples of {folder}")
-    evaluation.evaluate(run, Batches(testing, size), devices, str(folder))
+    console.say(f"data         {len(numbers):,} test examples of {dataset}")
+    evaluation.evaluate(run, Batches(testing, size), devices, dataset)
 
 
 def predict() -> None:

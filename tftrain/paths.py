@@ -26,3 +26,10 @@ def shown(path: str | os.PathLike) -> str:
     """A path as a message can show it: bytes that are no UTF-8, newlines and other control characters are escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def cache(name: str) -> pathlib.Path:
+    """A folder for what is remembered between runs: $XDG_CACHE_HOME/tftrain/NAME (default ~/.cache); not made here."""
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    base = pathlib.Path(folder) if os.path.isabs(folder) else pathlib.Path(os.path.expanduser("~"), ".cache")
+    return base / "tftrain" / name

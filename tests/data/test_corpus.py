@@ -14,7 +14,9 @@ NONE = Columns()
 
 
 def read(wanted=NONE, label_names=None, empty_cells="refuse", seed=0, **source):
-    source = DataSource(**{name: str(value) if name.endswith("ta") else value for name, value in source.items()})
+    source = DataSource(
+        **{name: str(value) if name.endswith(("data", "dataset")) else value for name, value in source.items()}
+    )
     found = corpus.find(source)
     return corpus.read(found, source, wanted, empty_cells=empty_cells, seed=seed, label_names=label_names)
 
@@ -113,6 +115,50 @@ def test_a_tfds_set_keeps_the_names_of_its_classes(tmp_path):
     found = read(dataset=str(folder))
     assert (found.label_names, found.train.texts, found.train.labels.tolist()) == (["01", "02"], ["a", "é"], [0, 1])
     assert found.test.texts == ["a"]
+
+
+def write_pairs(folder, splits: dict):
+    """A TFDS set with the columns of GLUE's QNLI."""
+    texts = tfds.features.Text()
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="tiny",
+        version="1.0.0",
+        data_dir=folder,
+        features=tfds.features.FeaturesDict(
+            {"question": texts, "sentence": texts, "answer": tfds.features.ClassLabel(names=["no", "yes"])}
+        ),
+        split_datasets={
+            split: [(str(i), {"question": f"q{i}", "sentence": f"s{i}", "answer": i % 2}) for i in rows]
+            for split, rows in splits.items()
+        },
+        disable_shuffling=True,
+    )
+    return folder / "tiny" / "1.0.0"
+
+
+def test_a_tfds_set_gives_pairs_of_the_splits_asked_for(tmp_path):
+    folder = write_pairs(tmp_path, {"train": range(10), "validation": range(10, 14)})
+    found = read(dataset=folder, train_split="train[:60%]", wanted=Columns(label="answer"))
+    assert sorted(found.train.texts) == [f"q{i}" for i in range(6)]
+    assert [text.replace("q", "s") for text in found.test.texts] == found.test.pairs
+    assert sorted(found.test.pairs) == [f"s{i}" for i in range(10, 14)]
+    assert found.columns == Columns("question", "sentence", "answer")
+    for text, label in zip(found.train.texts, found.train.labels):
+        assert int(text[1:]) % 2 == label
+
+
+def test_a_tfds_set_without_a_test_part_has_some_held_out(tmp_path):
+    folder = write_pairs(tmp_path, {"train": range(20)})
+    found = read(dataset=folder, hold_out=0.2, wanted=Columns(label="answer"))
+    assert np.bincount(found.test.labels).tolist() == [2, 2]
+    assert sorted(found.train.texts + found.test.texts) == sorted(f"q{i}" for i in range(20))
+    assert "4 of 20 texts" in dict(found.notes)["held out"]
+
+
+def test_classes_other_than_the_training_s_are_refused(tmp_path):
+    folder = write_pairs(tmp_path, {"train": range(4), "test": range(4)})
+    with pytest.raises(UserError, match="its classes are no, yes; those of the training were a, b"):
+        read(dataset=folder, wanted=Columns(label="answer"), label_names=["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def refusal_of_folder(folder) -> str:
         (["review", "sentence", "labels"], Columns(), Columns("sentence", None, "labels")),
         (["text", "sentence1", "sentence2", "label"], Columns(), Columns("text", None, "label")),
         (["premise", "hypothesis", "label"], Columns(), Columns("premise", "hypothesis", "label")),
-        (["question", "sentence", "label"], Columns(), Columns("sentence", None, "label")),
+        (["question", "sentence", "label"], Columns(), Columns("question", "sentence", "label")),  # GLUE's QNLI
         (["sentence1", "sentence2", "label"], Columns("sentence1"), Columns("sentence1", None, "label")),
         (["a", "b", "c", "text"], Columns("a", "b", "c"), Columns("a", "b", "c")),
         (["text", "reply", "label"], Columns(pair="reply"), Columns("text", "reply", "label")),

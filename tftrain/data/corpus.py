@@ -49,7 +49,7 @@ class Corpus:
     """Texts to train on and to test on.
 
     Attributes:
-      train, test: `train` is None where only the test part was asked for.
+      train, test: `train` is None where only the test part was asked for and stands apart.
       label_names: the classes in the order of their numbers.
       columns: what was read.
       notes: lines for the banner, as (name, text).
@@ -80,7 +80,7 @@ def find(source: DataSource) -> Found:
         elif path is not None and path.is_dir() and tables.holds_any(path):
             found = Found("tables", *tables.in_folder(path))
         else:
-            return Found("tfds", sets.find(source.dataset, sets.TEXTS))
+            return Found("tfds", sets.find(source, sets.TEXTS))
     for name in ("train_split", "test_split", "tfds_dir"):
         if getattr(source, name) is not None:
             raise UserError(f"--{name}={getattr(source, name)}: is for TFDS sets; these are files")
@@ -112,7 +112,7 @@ def read(
     """
     notes = []
     if found.kind == "tfds":
-        return _read_tfds(found, wanted, label_names)
+        return _read_tfds(found.train, source, wanted, seed, label_names)
     if found.kind == "reviews":
         texts, numbers, dropped = chinese_reviews.read(found.train)
         notes.append(("reviews", dropped))
@@ -140,13 +140,7 @@ def read(
     whole = train and _part(train, names)
     if test is not None:
         return Corpus(whole, _part(test, names), names, columns, notes)
-    share = source.hold_out or HOLD_OUT
-    train_rows, test_rows = labels.hold_out(whole.labels, share, seed)
-    notes.append(
-        ("held out", f"{len(test_rows):,} of {len(whole.texts):,} texts to test on, {share:.3g} of each class")
-    )
-    training = None if label_names else _rows(whole, train_rows)
-    return Corpus(training, _rows(whole, test_rows), names, columns, notes)
+    return _divided(whole, source, seed, names, columns, notes)
 
 
 def _part(table: Table, names: list[str]) -> Part:
@@ -158,21 +152,42 @@ def _rows(part: Part, rows: np.ndarray) -> Part:
     return Part([part.texts[row] for row in rows], pairs, part.labels[rows])
 
 
-def _read_tfds(found: Found, wanted: Columns, label_names: list[str] | None) -> Corpus:
-    parts = []
-    for split in ("train", "test"):
-        table, names = sets.read(found.train, split, ("text", "label"))
+def _read_tfds(found: sets.Found, source: DataSource, wanted: Columns, seed: int, label_names: list | None) -> Corpus:
+    data = sets.TfdsSet(found, source, wanted.label or "label")
+    columns = tables.resolve(data.features, wanted, data.place)
+    if label_names is not None and label_names != data.label_names:
+        raise UserError(
+            f"{data.place}: its classes are {labels.listed(data.label_names)}; those of the training were "
+            f"{labels.listed(label_names)}"
+        )
+    notes = [data.note, ("labels", labels.mapping(data.label_names))]
+    if data.test_split is None:
+        return _divided(_tfds_part(data, data.train_split, columns), source, seed, data.label_names, columns, notes)
+    train = _tfds_part(data, data.train_split, columns) if label_names is None else None
+    return Corpus(train, _tfds_part(data, data.test_split, columns), data.label_names, columns, notes)
+
+
+def _tfds_part(data: sets.TfdsSet, split: str, columns: Columns) -> Part:
+    table = data.read(split, tuple(name for name in (columns.text, columns.pair) if name is not None))
+    found = []
+    for name in (columns.text, columns.pair):
         texts = []
-        for row, text in enumerate(table["text"]):
+        for row, text in enumerate(table[name] if name else ()):
             if not isinstance(text, bytes):
-                raise UserError(
-                    f"--dataset={found.train}: its column 'text' holds a {type(text).__name__}; a string is needed"
-                )
+                raise UserError(f"{data.place}: its column {name!r} holds a {type(text).__name__}; a string is needed")
             try:
                 texts.append(text.decode("utf-8"))
             except UnicodeDecodeError as error:
-                raise UserError(
-                    f"--dataset={found.train}: split {split!r}, row {row}: no UTF-8 text: {error}"
-                ) from None
-        parts.append(Part(texts, None, np.array(table["label"], np.int32)))
-    return Corpus(*parts, names, Columns("text", None, "label"), [])
+                raise UserError(f"{data.place}: split {split!r}, row {row}: no UTF-8 text: {error}") from None
+        found.append(texts if name else None)
+    return Part(*found, np.array(table[columns.label], np.int32))
+
+
+def _divided(whole: Part, source: DataSource, seed: int, names: list[str], columns: Columns, notes: list) -> Corpus:
+    """Some of the texts held out to test on."""
+    share = source.hold_out or HOLD_OUT
+    train_rows, test_rows = labels.hold_out(whole.labels, share, seed)
+    notes.append(
+        ("held out", f"{len(test_rows):,} of {len(whole.texts):,} texts to test on, {share:.3g} of each class")
+    )
+    return Corpus(_rows(whole, train_rows), _rows(whole, test_rows), names, columns, notes)

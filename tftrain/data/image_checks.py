@@ -15,7 +15,7 @@ import tempfile
 
 import PIL
 
-from tftrain import console
+from tftrain import console, paths
 from tftrain.data import decoding
 
 # Larger files are refused unread: MAX_PIXELS pixels take less in every format.
@@ -109,10 +109,8 @@ def _reason(error: OSError) -> str:
 
 
 def _memory_file(root: str) -> pathlib.Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    folder = pathlib.Path(cache) if os.path.isabs(cache) else pathlib.Path(os.path.expanduser("~"), ".cache")
     name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]
-    return folder / "tftrain" / "images" / f"{name}.json"
+    return paths.cache("images") / f"{name}.json"
 
 
 def _recall(memory: pathlib.Path) -> dict[str, list]:

@@ -1,13 +1,12 @@
 """Images as examples."""
 
 import dataclasses
-import pathlib
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.data import sets
+from tftrain.data import decoding, sets
 from tftrain.errors import UserError
 
 
@@ -33,26 +32,22 @@ class ImageExamples:
         return found if draw is None or self.augment is None else self.augment(found, draw)
 
 
-def read(folder: pathlib.Path, split: str) -> tuple[ImageExamples, list[str]]:
-    """Read a split of a TFDS-format image set, and its label names.
+def read(data: sets.TfdsSet, split: str) -> ImageExamples:
+    """Read a split of a TFDS image set.
 
     Raises:
-      UserError: as `sets.read`, or the images differ in shape.
+      UserError: as `TfdsSet.images`, or the images differ in shape.
     """
-    table, label_names = sets.read(folder, split, ("image", "label"))
-    first = table["image"][0]
-    if not isinstance(first, np.ndarray) or first.ndim != 3:
-        found = f"of shape {first.shape}" if isinstance(first, np.ndarray) else f"a {type(first).__name__}"
-        raise UserError(f"--dataset={folder}: its column 'image' is {found}; height x width x channels are needed")
-    shapes = {image.shape for image in table["image"]}
+    source = data.images(split)
+    channels = source.shape[2] or 3
+    images = [decoding.decode(source.read(row), channels) for row in range(len(source.labels))]
+    shapes = {image.shape for image in images}
     if len(shapes) != 1:
         shown = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:3])
         raise UserError(
-            f"--dataset={folder}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed"
+            f"{data.place}: the images of split {split!r} have {len(shapes)} shapes ({shown}); one is needed"
         )
-    if table["image"][0].dtype != np.uint8:
-        raise UserError(f"--dataset={folder}: images of {table['image'][0].dtype}; uint8 is needed")
-    return ImageExamples(np.stack(table["image"]), np.array(table["label"], np.int32)), label_names
+    return ImageExamples(np.stack(images), source.labels)
 
 
 def flip(images: tf.Tensor, draw: Callable) -> tf.Tensor:

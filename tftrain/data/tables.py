@@ -161,7 +161,8 @@ def read(path: pathlib.Path, wanted: Columns, empty: str = "refuse") -> Table:
 def resolve(names: Iterable[str], wanted: Columns, place: str, labelled: bool = True) -> Columns:
     """The columns to read, of those that are there.
 
-    Where no text column is named, it is the first of TEXT_COLUMNS, else the first of PAIR_COLUMNS.
+    Where no text column is named, it is the first of TEXT_COLUMNS that is no half of a pair which is there, else the
+    first of PAIR_COLUMNS.
 
     Raises:
       UserError: one is missing.
@@ -169,9 +170,11 @@ def resolve(names: Iterable[str], wanted: Columns, place: str, labelled: bool = 
     names = list(names)
     text, pair = wanted.text, wanted.pair
     if text is None:
-        text = next((name for name in TEXT_COLUMNS if name in names), None)
+        there = [both for both in PAIR_COLUMNS if set(both) <= set(names)]
+        halves = {name for both in there for name in both}
+        text = next((name for name in TEXT_COLUMNS if name in names and (pair or name not in halves)), None)
         if text is None and pair is None:
-            text, pair = next((both for both in PAIR_COLUMNS if set(both) <= set(names)), (None, None))
+            text, pair = there[0] if there else (None, None)
         if text is None:
             raise UserError(_lacking(names, "text", "text_column", f"none of {', '.join(TEXT_COLUMNS)}", place))
     label = wanted.label
