@@ -1,6 +1,5 @@
 """What the benchmarks share: the task of `tftrain.cnn`, timing in turns, and a table."""
 
-import dataclasses
 import os
 import pathlib
 import platform
@@ -11,7 +10,7 @@ import time
 
 import tftrain
 from tftrain import cnn, quiet
-from tftrain.configuration import DataSource, Hardware
+from tftrain.configuration import Augmentation, DataSource, Hardware
 from tftrain.data import sets
 
 with quiet.notices():
@@ -28,11 +27,11 @@ STEPS = 40  # in a contender's turn
 CLASSES = 10
 
 
-def read_images() -> images.ImageExamples:
+def read_images() -> images.Arrays:
     """As many of the embedded training images as a turn takes."""
     source = DataSource(dataset="fashion_mnist_subset")
     examples = images.read(sets.TfdsSet(sets.find(source, sets.IMAGES), source), "train")
-    return images.ImageExamples(examples.images[: STEPS * BATCH_SIZE], examples.labels[: STEPS * BATCH_SIZE])
+    return images.Arrays(examples.images[: STEPS * BATCH_SIZE], examples.labels[: STEPS * BATCH_SIZE])
 
 
 def plain_network() -> keras.Model:
@@ -52,13 +51,14 @@ class TftrainTurns:
     All of it is there: shuffling, flips, metrics, curves. Evaluation is left out of the time.
     """
 
-    def __init__(self, examples: images.ImageExamples, chosen: runtime.Runtime):
-        batches = Batches(dataclasses.replace(examples, augment=images.flip), BATCH_SIZE, seed=0)
+    def __init__(self, examples: images.Arrays, chosen: runtime.Runtime):
+        flipped = images.ImageExamples(examples, augmentation=Augmentation(flip=True))
+        batches = Batches(flipped, BATCH_SIZE, seed=0)
         self._total_steps = 1000 * STEPS
         task = trainer.Task(
             name="cnn",
             train=batches,
-            test=Batches(images.ImageExamples(examples.images[:64], examples.labels[:64]), 64),
+            test=Batches(images.ImageExamples(images.Arrays(examples.images[:64], examples.labels[:64])), 64),
             label_names=[str(i) for i in range(CLASSES)],
             build_network=plain_network,
         )

@@ -15,7 +15,7 @@ import tf_keras as keras
 from tftrain import optimizers, runtime
 from tftrain.configuration import Hardware, Recipe
 from tftrain.data.batching import Batches
-from tftrain.data.images import ImageExamples
+from tftrain.data.images import Arrays, ImageExamples
 from tftrain.data.text import TextExamples
 from tftrain.networks import bert, convolutional
 from tftrain.training_step import TrainingModel
@@ -46,14 +46,14 @@ def vectors(count: int, classes: int = CLASSES, width: int = 6, seed: int = 0) -
     return VectorExamples(values, np.argmax(values[:, :classes], axis=1).astype(np.int32))
 
 
-def images(count: int, seed: int = 0) -> ImageExamples:
+def images(count: int, seed: int = 0, augmentation=None) -> ImageExamples:
     """8x8 noise in which a bright row says the class."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, CLASSES, count).astype(np.int32)
     values = generator.integers(0, 128, (count, 8, 8, 1), dtype=np.uint8)
     for image, label in zip(values, labels):
         image[2 * label + 1] = 255
-    return ImageExamples(values, labels)
+    return ImageExamples(Arrays(values, labels), augmentation=augmentation)
 
 
 def text_examples(lengths, seed: int = 0) -> TextExamples:

@@ -46,7 +46,7 @@ def run(tmp_path):
 def test_equals_numpy(run, replicas):
     folder, network = run
     examples = helpers.images(37)
-    logits = network(examples.images).numpy().astype(np.float64)
+    logits = network(examples.source.images).numpy().astype(np.float64)
     runtime = helpers.start(replicas)
     loaded = saved_run.load(folder, "cnn", runtime)
     found = evaluation.evaluate(loaded, Batches(examples, 8), runtime, "noise")
@@ -113,7 +113,7 @@ def test_predictions_come_in_input_order_and_say_what_cannot_be_read(run, tmp_pa
     inputs = tmp_path / "inputs"
     inputs.mkdir()
     examples = helpers.images(7)
-    for i, image in enumerate(examples.images):
+    for i, image in enumerate(examples.source.images):
         Image.fromarray(image[:, :, 0]).save(inputs / f"{i}.png")
     (inputs / "3b.png").write_bytes(b"no image")
     runtime = helpers.start(replicas)
@@ -123,7 +123,7 @@ def test_predictions_come_in_input_order_and_say_what_cannot_be_read(run, tmp_pa
     assert names == ["0.png", "1.png", "2.png", "3.png", "3b.png", "4.png", "5.png", "6.png"]
     bad = rows.pop(4)
     assert bad["label"] is None and bad["error"]
-    logits = network(examples.images).numpy().astype(np.float64)
+    logits = network(examples.source.images).numpy().astype(np.float64)
     expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     np.testing.assert_allclose([list(row["probabilities"].values()) for row in rows], expected, atol=1e-6)
     assert [row["label"] for row in rows] == [NAMES[i] for i in expected.argmax(1)]

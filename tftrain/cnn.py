@@ -1,6 +1,7 @@
 """Image classification with a convolutional network.
 
 python -m tftrain.cnn
+python -m tftrain.cnn --dataset=FOLDER --random_crop
 python -m tftrain.cnn --gpus=4 --batch_size=1024 --epochs=20
 python -m tftrain.cnn --mode=evaluate --run_dir=runs/cnn/DATE-TIME
 """
@@ -11,23 +12,41 @@ import time
 from absl import flags as absl_flags
 
 from tftrain import configuration, flags, quiet, run_directory
-from tftrain.configuration import Recipe
-from tftrain.data import sets
+from tftrain.configuration import Augmentation, Recipe
+from tftrain.data import fashion_mnist, image_folders, image_sets, sets
 from tftrain.errors import UserError
 
 RECIPE = Recipe(batch_size=64, epochs=20, learning_rate=1e-3, optimizer="adam", schedule="cosine", warmup=0.05)
+SKIPPED = "skipped_files.txt"
 
 FLAGS = flags.FLAGS
 flags.define_modes("train", "evaluate", "predict")
 flags.define_shared(default=RECIPE)
+flags.define_data(
+    default="fashion_mnist_subset",
+    ships=f"{', '.join(sets.IMAGES)} ships, {fashion_mnist.NAME} is Debian's package {fashion_mnist.PACKAGE}",
+    own="a folder of class folders",
+)
 flags.group(
     "Data",
-    absl_flags.DEFINE_string(
-        "dataset",
-        "fashion_mnist_subset",
-        f"one that ships ({', '.join(sets.IMAGES)}), or a prepared TFDS data set's folder",
+    flags.integer("image_size", None, "side of the squares that the network sees (default: the images' own, or 128)"),
+    absl_flags.DEFINE_enum("channels", "auto", image_sets.CHANNELS, "1: grey, 3: RGB; auto: 1 if all images are grey"),
+    absl_flags.DEFINE_enum(
+        "bad_files",
+        "refuse",
+        image_folders.BAD_FILES,
+        f"in class folders, files that are no images; listed in {SKIPPED}",
     ),
+)
+flags.group(
+    "Augmentation",
     absl_flags.DEFINE_bool("flip", True, "mirror training images left to right at random"),
+    flags.integer("shift", 0, "move them by up to so many pixels each way"),
+    absl_flags.DEFINE_bool("random_crop", False, "take a random part of each in place of its middle"),
+    flags.numbers("crop_scale", Augmentation.crop_scale, "least and greatest share of the area in that part"),
+    flags.numbers("crop_ratio", Augmentation.crop_ratio, "least and greatest width over height of that part"),
+    flags.integers("randaugment", None, "N,M: N of 14 operations, such as turns and contrast, at magnitude M of 10"),
+    flags.number("colour_jitter", 0.0, "change brightness, contrast and saturation by up to this share"),
 )
 flags.group(
     "Network",
@@ -37,10 +56,27 @@ flags.group(
         ("plain", "normalised"),
         "plain: convolution, ReLU, max-pooling; normalised: with batch normalisation, and dropout",
     ),
-    flags.integers("filters", [64, 128], "channels of each stage"),
+    flags.integers("filters", None, "channels of each stage (default: 64,128 up to 32x32, more stages beyond)"),
     flags.integer("dense_units", 128, "width of the head's hidden layer"),
     flags.number("dropout", None, "rate before each dense layer (default: 0 plain, 0.3 normalised)"),
 )
+
+
+def augmentation() -> Augmentation:
+    """How the flags say that training images are changed.
+
+    Raises:
+      UserError: a value is out of range.
+    """
+    return Augmentation(
+        flip=FLAGS.flip,
+        shift=FLAGS.shift,
+        random_crop=FLAGS.random_crop,
+        crop_scale=FLAGS.crop_scale,
+        crop_ratio=FLAGS.crop_ratio,
+        randaugment=None if FLAGS.randaugment is None else tuple(FLAGS.randaugment),
+        colour_jitter=FLAGS.colour_jitter,
+    )
 
 
 def main() -> None:
@@ -57,53 +93,56 @@ def train() -> None:
     """Train as the flags say."""
     started = time.monotonic()
     hardware, recipe, saving = flags.hardware(), flags.recipe(RECIPE), flags.saving()
+    source, changes = flags.data(), augmentation()
     dropout = FLAGS.dropout if FLAGS.dropout is not None else {"plain": 0.0, "normalised": 0.3}[FLAGS.network]
     configuration.check_number("dropout", dropout, 0, 1)
     configuration.check_count("dense_units", FLAGS.dense_units)
-    for channels in FLAGS.filters:
+    for channels in FLAGS.filters or ():
         configuration.check_count("filters", channels)
+    if FLAGS.image_size is not None:
+        configuration.check_count("image_size", FLAGS.image_size)
     if FLAGS.run_dir is not None:
         run_directory.check(FLAGS.run_dir, saving.resume)
-    source = configuration.DataSource(dataset=FLAGS.dataset)
-    found = sets.find(source, sets.IMAGES)
+    data = image_sets.find(source, recipe.seed, FLAGS.bad_files)
 
     with quiet.notices():
         from tftrain import resuming, runtime, trainer
-        from tftrain.data import images
         from tftrain.data.batching import Batches
         from tftrain.networks import convolutional
 
         devices = runtime.start(hardware)
     trainer.check_batches(recipe, devices)
-    data = sets.TfdsSet(found, source)
-    label_names = data.label_names
-    training, testing = images.read(data, data.train_split), images.read(data, data.test_split)
-    if FLAGS.flip:
-        training = dataclasses.replace(training, augment=images.flip)
-    shape = training.images.shape[1:]
-    if testing.images.shape[1:] != shape:
-        raise UserError(f"{data.place}: test images are {testing.images.shape[1:]}, training images {shape}")
-    if min(shape[:2]) < 2 ** len(FLAGS.filters):
-        raise UserError(f"--filters: {len(FLAGS.filters)} stages halve images of {shape[0]}x{shape[1]} to nothing")
+    if not isinstance(data, image_sets.ImageData):
+        data = image_sets.read_set(data, source, recipe.seed)
+    shape, size_text = image_sets.choose_shape(data, FLAGS.image_size, FLAGS.channels)
+    filters = convolutional.stages(max(shape[:2])) if FLAGS.filters is None else FLAGS.filters
+    if min(shape[:2]) < 2 ** len(filters):
+        raise UserError(f"--filters: {len(filters)} stages halve images of {shape[0]}x{shape[1]} to nothing")
+    training, testing, cache_text = image_sets.make_examples(data, shape, changes, source.cache)
 
     network = {
         "kind": FLAGS.network,
         "input_shape": list(shape),
-        "classes": len(label_names),
-        "filters": FLAGS.filters,
+        "classes": len(data.label_names),
+        "filters": filters,
         "dense_units": FLAGS.dense_units,
         "dropout": dropout,
     }
-    given = flags.resolved(recipe, dropout=dropout)
+    given = flags.resolved(recipe, dropout=dropout, filters=filters)
     run = resuming.open_run(FLAGS.run_dir, "cnn", saving, given)
+    notes = [*data.notes, ("images", size_text), ("cache", cache_text)]
+    if data.skipped:
+        (run.path / SKIPPED).write_text("".join(f"{path}: {why}\n" for path, why in data.skipped), encoding="utf-8")
+        notes.append(("skipped", f"they are listed in {run.path / SKIPPED}"))
     task = trainer.Task(
         name="cnn",
         train=Batches(training, recipe.batch_size, seed=recipe.seed, row_multiple=recipe.accumulate_steps),
         test=Batches(testing, recipe.evaluation_batch_size),
-        label_names=label_names,
+        label_names=data.label_names,
         build_network=lambda: convolutional.build(**network),
         network=network,
         inputs={"image_size": list(shape[:2]), "channels": shape[2]},
+        notes=tuple(notes),
     )
     trainer.train(task, recipe, devices, run, saving=saving, flags=given, started=started)
 
@@ -112,13 +151,12 @@ def evaluate() -> None:
     """Evaluate the run in --run_dir on the test split of --dataset, or of the data set that it was trained on."""
     hardware, run_dir = flags.hardware(), flags.saved_run_dir()
     config = run_directory.RunDirectory.open(run_dir).config
-    dataset = FLAGS.dataset if FLAGS["dataset"].present else config["flags"].get("dataset")
-    if not isinstance(dataset, str):
-        raise UserError(f"--run_dir={run_dir}: does not say what it was trained on; give --dataset")
+    source = flags.data_of(config["flags"], run_dir)
     size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
     configuration.check_count("eval_batch_size", size)
-    source = configuration.DataSource(dataset=dataset)
-    found = sets.find(source, sets.IMAGES)
+    seed = config["recipe"].get("seed")
+    seed = seed if isinstance(seed, int) else 0
+    data = image_sets.find(source, seed, FLAGS.bad_files)
 
     with quiet.notices():
         from tftrain import console, evaluation, runtime, saved_run
@@ -129,21 +167,21 @@ def evaluate() -> None:
     if size < devices.replicas:
         raise UserError(f"--eval_batch_size={size}: smaller than the number of replicas, {devices.replicas}")
     run = saved_run.load(run_dir, "cnn", devices, FLAGS.checkpoint)
-    data = sets.TfdsSet(found, source)
-    testing, names = images.read(data, data.test_split), data.label_names
-    shape, needed = testing.images.shape[1:], tuple(run.config["network"]["input_shape"])
-    if shape != needed:
-        raise UserError(f"{data.place}: test images are {shape}; the run was trained on {needed}")
+    if not isinstance(data, image_sets.ImageData):
+        data = image_sets.read_set(data, source, seed)
+    place = source.dataset or source.test_data or source.train_data
     numbers = labels.encode(
-        [names[label] for label in testing.labels],
+        [data.label_names[label] for label in data.test.labels],
         run.label_names,
-        lambda row: f"{data.place}: row {row + 1} of {data.test_split}",
+        lambda row: f"--dataset={place}: {data.test.name(row)}",
     )
-    testing = dataclasses.replace(testing, labels=numbers)
+    shape = run.config["network"]["input_shape"]
+    image_sets.check_channels(data.test, shape)
+    testing = images.ImageExamples(dataclasses.replace(data.test, labels=numbers), tuple(shape[:2]), shape[2])
     console.say(f"run          {run.path}, weights of step {run.step:,}: {run.checkpoint}")
     console.say(f"devices      {devices.devices}; {devices.precision}")
-    console.say(f"data         {len(numbers):,} test examples of {dataset}")
-    evaluation.evaluate(run, Batches(testing, size), devices, dataset)
+    console.say(f"data         {len(numbers):,} test examples of {place}")
+    evaluation.evaluate(run, Batches(testing, size), devices, str(place))
 
 
 def predict() -> None:

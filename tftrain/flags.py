@@ -56,6 +56,16 @@ def integers(name: str, default: list[int] | None, help: str):
     return flags.DEFINE(_Number(convert, expected), name, default, help, serializer=flags.CsvListSerializer(","))
 
 
+def numbers(name: str, default: tuple[float, ...], help: str):
+    """Define a flag that takes numbers separated by commas."""
+
+    def convert(argument):
+        return tuple(float(part) for part in argument.split(",")) if isinstance(argument, str) else argument
+
+    parser = _Number(convert, "numbers separated by commas")
+    return flags.DEFINE(parser, name, default, help, serializer=flags.CsvListSerializer(","))
+
+
 def group(title: str, *holders) -> None:
     """Show the flags of these holders under `title` in --help."""
     _groups.setdefault(title, []).extend(holder.name for holder in holders)
@@ -196,6 +206,25 @@ def data() -> DataSource:
     if given["train_data"] is not None and not FLAGS["dataset"].present:
         given["dataset"] = None  # the default's
     return DataSource(**given)
+
+
+def data_of(given: dict, run_dir: str) -> DataSource:
+    """Where the flags say that examples come from, or else where those of a trained run came from.
+
+    Args:
+      given: the flags of the run, from its config.json.
+      run_dir: its folder, for messages.
+
+    Raises:
+      UserError: neither says it.
+    """
+    if FLAGS["dataset"].present or FLAGS["train_data"].present:
+        return data()
+    found = {field.name: given[field.name] for field in dataclasses.fields(DataSource) if field.name in given}
+    kinds = {name: (int, float) if name == "hold_out" else str for name in found}
+    if not found or any(value is not None and not isinstance(value, kinds[name]) for name, value in found.items()):
+        raise UserError(f"--run_dir={run_dir}: does not say what it was trained on; give --dataset")
+    return DataSource(**found)
 
 
 def set_defaults(**values) -> None:

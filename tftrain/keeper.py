@@ -62,6 +62,7 @@ class Keeper(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.check_finite()
+        self._monitor.check_data()
         self._checkpoints.check()
         signals.defer()
         number, asked = signals.requested(), signals.take_save_request()

@@ -173,6 +173,13 @@ class Monitor(keras.callbacks.Callback):
             f"test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}{pace}, {console.duration(seconds)}{scale}"
         )
 
+    def check_data(self) -> None:
+        """Raise UserError if examples could not be read, which examples that are read by threads tell when asked."""
+        for batches in (self._train, self._test):
+            check = getattr(batches.examples, "check", None)
+            if check is not None:
+                check()
+
     def _epoch_seconds(self) -> float:
         """Seconds of the epoch so far, those before a resume included."""
         return self._epoch["seconds"] + time.monotonic() - self._epoch_began
@@ -217,6 +224,7 @@ class Monitor(keras.callbacks.Callback):
             )
             self.model.evaluate(self._test_batches, steps=steps, callbacks=[report], verbose=0)
         progress.close()
+        self.check_data()
         values = self._read(self.model.loss_metric, self.model.accuracy_metric)
         values["examples"] = round(float(self.model.accuracy_metric.count.numpy()))
         return values

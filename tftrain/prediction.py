@@ -136,6 +136,4 @@ def _open(output: str | None):
 
 def _read(file: str, height: int, width: int, channels: int) -> np.ndarray:
     image = decoding.load(durable.read(pathlib.Path(file), _MAX_FILE_BYTES), channels)
-    if height == width:
-        return decoding.resize_and_crop(image, height)
-    return decoding.to_array(image.resize((width, height), decoding.Image.Resampling.BILINEAR))
+    return decoding.resize_and_crop(image, (height, width))

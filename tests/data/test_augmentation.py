@@ -19,10 +19,10 @@ def picture(height: int = 16, width: int = 24, channels: int = 3) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
-def test_flip_mirrors_where_the_word_is_in_the_upper_half():
+def test_flip_mirrors_where_the_word_is_odd():
     images = np.stack([picture()] * 3)
     words = np.zeros((3, 32), np.uint32)
-    words[:, 0] = [HALF - 1, HALF, 2**32 - 1]
+    words[:, 0] = [HALF, 1, 2**32 - 1]
     found = Augmenter(Augmentation(flip=True)).move(tf.constant(images), tf.constant(words)).numpy()
     np.testing.assert_array_equal(found, [images[0], images[0][:, ::-1], images[0][:, ::-1]])
 

@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import math
 
@@ -7,9 +6,11 @@ import pytest
 import tensorflow as tf
 
 from tests import helpers
-from tftrain.data import batching, images
+from tftrain.configuration import Augmentation
+from tftrain.data import batching
 from tftrain.data.batching import Batches
 
+FLIP = Augmentation(flip=True)
 MANY_LENGTHS = np.random.default_rng(5).integers(3, 60, 101)
 
 
@@ -142,7 +143,7 @@ def test_examples_at_counts_the_real_examples(batches, first_step, steps):
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_augmentation_does_not_depend_on_the_replicas(replicas):
-    batches = Batches(dataclasses.replace(helpers.images(23), augment=images.flip), 6, seed=4)
+    batches = Batches(helpers.images(23, augmentation=FLIP), 6, seed=4)
 
     def seen(replicas):
         steps = helpers.elements(batches, replicas, 8)
@@ -154,9 +155,9 @@ def test_augmentation_does_not_depend_on_the_replicas(replicas):
 
 def test_augmentation_differs_between_epochs_and_repeats_under_the_same_seed():
     def flipped(seed, first_step):
-        examples = dataclasses.replace(helpers.images(64), augment=images.flip)
+        examples = helpers.images(64, augmentation=FLIP)
         step = helpers.elements(Batches(examples, 64, seed=seed), 1, 1, first_step)[0][0]
-        changed = [not np.array_equal(a, examples.images[row]) for a, row in zip(step["inputs"], step["rows"])]
+        changed = [not np.array_equal(a, examples.source.images[row]) for a, row in zip(step["inputs"], step["rows"])]
         return dict(zip(step["rows"].tolist(), changed))
 
     first, second = flipped(4, 0), flipped(4, 1)

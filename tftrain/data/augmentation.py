@@ -17,8 +17,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from tftrain.configuration import Augmentation
 from tftrain.data import decoding
 
-# What each word of an example is for: the first that each purpose takes. Purposes that are off leave theirs unused,
-# so that one more does not change the others.
+# What each word of an example is for: the first that each purpose takes.
 _FLIP, _SHIFT, _JITTER, _CROP, _RANDAUGMENT = 0, 1, 4, 8, 32
 _CROP_TRIES = 10
 _WORDS_PER_OPERATION = 2
@@ -34,25 +33,31 @@ class Augmenter:
 
     @property
     def words(self) -> int:
-        """How many random words an example takes."""
-        operations = self.options.randaugment[0] if self.options.randaugment else 0
-        return _RANDAUGMENT + _WORDS_PER_OPERATION * operations
+        """How many random words an example takes; 0 where nothing changes."""
+        options = self.options
+        if options.randaugment:
+            return _RANDAUGMENT + _WORDS_PER_OPERATION * options.randaugment[0]
+        if options.random_crop:
+            return _RANDAUGMENT
+        if options.colour_jitter or options.shift:
+            return _CROP
+        return 1 if options.flip else 0
 
     @property
     def fits(self) -> bool:
         """Whether `fit` does more than to resize."""
         return bool(self.options.random_crop or self.options.randaugment or self.options.colour_jitter)
 
-    def fit(self, image: Image.Image | np.ndarray, size: int, words: np.ndarray) -> np.ndarray:
-        """Make a network's square of an image.
+    def fit(self, image: Image.Image | np.ndarray, size, words: np.ndarray) -> np.ndarray:
+        """Make a network's input of an image.
 
         Args:
           image: uint8 [height, width, channels], or from `decoding.load`.
-          size: in pixels.
+          size: in pixels, of a square, or height and width.
           words: uint32 [self.words].
 
         Returns:
-          uint8 [size, size, channels].
+          uint8 [height, width, channels].
         """
         image = decoding.to_image(image)
         if self.options.random_crop:
@@ -76,7 +81,7 @@ class Augmenter:
         if self.options.shift:
             images = _shift(images, words[:, _SHIFT : _SHIFT + 2], self.options.shift)
         if self.options.flip:
-            chosen = words[:, _FLIP] >= 2**31
+            chosen = tf.bitwise.bitwise_and(words[:, _FLIP], 1) == 1
             images = tf.where(chosen[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)
         return images
 

@@ -159,25 +159,27 @@ def to_image(image: Image.Image | np.ndarray) -> Image.Image:
     return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
 
 
-def resize_and_crop(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
-    """The middle of an image, its shorter side resized to `size`, the other in proportion and cut to it.
+def resize_and_crop(image: Image.Image | np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
+    """The middle of an image, resized in proportion until it just covers `size`, and cut to it.
 
     Args:
       image: uint8 [height, width, channels], or from `load`.
-      size: in pixels.
+      size: in pixels, of a square, or height and width.
 
     Returns:
-      uint8 [size, size, channels].
+      uint8 [height, width, channels].
     """
     image = to_image(image)
-    width, height = image.size
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return crop_and_resize(image, (left, top, left + side, top + side), size)
+    height, width = (size, size) if isinstance(size, int) else size
+    scale = min(image.width / width, image.height / height)
+    left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
+    return crop_and_resize(image, (left, top, image.width - left, image.height - top), size)
 
 
-def crop_and_resize(image: Image.Image | np.ndarray, box: tuple[float, float, float, float], size: int) -> np.ndarray:
-    """A part of an image, resized to a square.
+def crop_and_resize(
+    image: Image.Image | np.ndarray, box: tuple[float, float, float, float], size: int | tuple[int, int]
+) -> np.ndarray:
+    """A part of an image, resized.
 
     Only what the box needs is computed, however long the image. At its edges the pixels beside it count too, as if
     the whole image had been resized and then cut.
@@ -185,9 +187,10 @@ def crop_and_resize(image: Image.Image | np.ndarray, box: tuple[float, float, fl
     Args:
       image: uint8 [height, width, channels], or from `load`.
       box: left, top, right, bottom in pixels, fractions allowed, inside the image.
-      size: in pixels.
+      size: in pixels, of a square, or height and width.
 
     Returns:
-      uint8 [size, size, channels].
+      uint8 [height, width, channels].
     """
-    return to_array(to_image(image).resize((size, size), Image.Resampling.BILINEAR, box=box))
+    height, width = (size, size) if isinstance(size, int) else size
+    return to_array(to_image(image).resize((width, height), Image.Resampling.BILINEAR, box=box))

@@ -4,6 +4,7 @@ can fetch."""
 import contextlib
 import dataclasses
 import importlib
+import io
 import json
 import logging
 import os
@@ -25,6 +26,8 @@ INFO = "dataset_info.json"
 _NAME = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(/(?P<config>[\w.\-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 # TFDS tries ten times, which takes minutes where there is no network.
 _DOWNLOAD_TRIES = 2
+# Images whose size is looked at where a set has images of several.
+SAMPLE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +223,8 @@ class TfdsSet:
         except RecordError as error:
             raise UserError(f"{self.place}: split {split!r} cannot be read: {error}") from None
         self._check_labels(labels, split)
-        return TfdsImages(records, labels.astype(np.int32), f"{self.place}, {split}", feature.shape)
+        rows = np.arange(len(labels))
+        return TfdsImages(records, rows, labels.astype(np.int32), f"{self.place}, {split}", feature.shape)
 
     def _records(self, split: str):
         import tensorflow_datasets as tfds
@@ -278,23 +282,38 @@ class TfdsImages:
 
     Attributes:
       records: serialised examples by number.
+      rows: int64 [count], the numbers of the records.
       labels: int32 [count].
       place: where they come from, for messages.
       shape: of all images, height, width and channels; None where one may differ from another.
     """
 
     records: object
+    rows: np.ndarray
     labels: np.ndarray
     place: str
     shape: tuple[int | None, int | None, int | None]
 
     @property
-    def facts(self) -> np.ndarray | None:
-        """int32 [count, 3]: width, height and channels of each; None where they are not known beforehand."""
-        if None in self.shape:
-            return None
-        height, width, channels = self.shape
-        return np.broadcast_to(np.array([width, height, channels], np.int32), [len(self.labels), 3])
+    def facts(self) -> np.ndarray:
+        """int32 [n, 3]: width, height and channels, of SAMPLE images at most where they differ.
+
+        Raises:
+          UserError: one cannot be read.
+        """
+        depth = 1 if self.shape[2] == 1 else 3
+        if None not in self.shape:
+            return np.array([[self.shape[1], self.shape[0], depth]], np.int32)
+        from PIL import Image
+
+        found = []
+        for row in np.unique(np.linspace(0, len(self.rows) - 1, SAMPLE).astype(int)):
+            try:
+                with Image.open(io.BytesIO(self.read(row))) as image:
+                    found.append((*image.size, depth))
+            except (ValueError, OSError) as error:
+                raise UserError(f"{self.name(row)}: {_first_line(error)}") from None
+        return np.array(found, np.int32)
 
     def read(self, row: int) -> bytes:
         """An image's file.
@@ -304,11 +323,16 @@ class TfdsImages:
         """
         from tensorflow.core.example import example_pb2
 
-        return example_pb2.Example.FromString(self.records[row]).features.feature["image"].bytes_list.value[0]
+        example = example_pb2.Example.FromString(self.records[int(self.rows[row])])
+        return example.features.feature["image"].bytes_list.value[0]
 
     def name(self, row: int) -> str:
         """What messages call the image."""
-        return f"{self.place}, row {row}"
+        return f"{self.place}, row {self.rows[row]}"
+
+    def take(self, rows: np.ndarray) -> "TfdsImages":
+        """These rows alone."""
+        return dataclasses.replace(self, rows=self.rows[rows], labels=self.labels[rows])
 
 
 def _fetch(found: Found):
