@@ -1,9 +1,10 @@
-"""The usual fine-tuning of bert-base-chinese on a data set of one's own.
+"""The usual fine-tuning of bert-base-chinese.
 
-python -m experiments.bert_base_chinese --dataset=FOLDER
+python -m experiments.bert_base_chinese --dataset=chinese_reviews
+python -m experiments.bert_base_chinese --dataset=reviews.csv --model=FOLDER
 
-Adam at 3e-5, batches of 32, 3 epochs, linear decay after 10 % warm-up (Devlin et al., 2019, appendix A.3). FOLDER is a
-prepared TFDS data set with the columns `text` and `label`; without the hub in reach, add --model=FOLDER. Not measured.
+Adam at 3e-5, batches of 32, 3 epochs, linear decay after 10 % warm-up (Devlin et al., 2019, appendix A.3). Without the hub
+in reach, FOLDER holds the model. Not measured.
 """
 
 from tftrain import bert, flags
