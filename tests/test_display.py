@@ -87,7 +87,7 @@ def test_values_are_those_of_the_run(finished):
 def test_mistakes_are_the_examples_that_are_wrong(finished):
     _, model, display = finished
     examples = helpers.images(45)
-    logits = model(examples.images, training=False).numpy()
+    logits = model(examples.source.images, training=False).numpy()
     probabilities = tf.nn.softmax(logits).numpy()
     wrong = np.flatnonzero(logits.argmax(axis=1) != examples.labels)
     assert 0 < len(wrong)

@@ -62,7 +62,8 @@ def test_a_range_beyond_the_run_is_said(tmp_path, capsys, steps, done, said):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_trace_is_written_once_its_last_step_is_done(tmp_path, capsys):
+def test_a_trace_is_written_once_its_last_step_is_done(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(profile, "PLUGIN", "a-plugin-that-is-not-installed")
     traced = profile.Profile((2, 3), tmp_path, 20)
     multiply = tf.function(lambda x: tf.matmul(x, x))
     for step in range(6):
@@ -71,4 +72,4 @@ def test_a_trace_is_written_once_its_last_step_is_done(tmp_path, capsys):
             multiply(tf.ones([8, 8]))
     (trace,) = (tmp_path / "plugins" / "profile").glob("*/*.xplane.pb")
     assert b"MatMul" in trace.read_bytes()
-    assert "pip install tensorboard-plugin-profile" in capsys.readouterr().err
+    assert "pip install a-plugin-that-is-not-installed" in capsys.readouterr().err

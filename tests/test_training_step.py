@@ -160,7 +160,7 @@ def test_replicas_evaluate_with_the_moving_averages_that_are_saved():
     model.evaluate(Batches(testing, 12).distribute(run.strategy), steps=4, verbose=0)
     copy = helpers.build_network("normalised")
     copy.set_weights(model.network.get_weights())
-    expected = training_step.example_losses(testing.labels, copy(testing.images, training=False))
+    expected = training_step.example_losses(testing.labels, copy(testing.source.images, training=False))
     assert float(model.loss_metric.result()) == pytest.approx(float(np.mean(expected)), rel=1e-5)
 
 

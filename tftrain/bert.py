@@ -86,7 +86,7 @@ flags.group(
 def main() -> None:
     """Train as the flags say."""
     started = time.monotonic()
-    hardware, saving = flags.hardware(), flags.saving()
+    hardware, saving, showing = flags.hardware(), flags.saving(), flags.showing()
     recipe = flags.recipe(FROM_SCRATCH if FLAGS.model is None else FINE_TUNING)
     _check_flags()
     if FLAGS.run_dir is not None:
@@ -184,6 +184,7 @@ def main() -> None:
         build_network=build_network,
         network=config.to_dict(),
         inputs={"max_length": FLAGS.max_length, "columns": dataclasses.asdict(data.columns)},
+        describe=lambda rows: [_shown(data.test, row) for row in rows],
         notes=notes,
     )
     trainer.train(
@@ -192,9 +193,15 @@ def main() -> None:
         devices,
         run,
         saving=saving,
+        showing=showing,
         flags=given,
         started=started,
     )
+
+
+def _shown(part: corpus.Part, row: int) -> str:
+    """A text, or both of a pair."""
+    return part.texts[row] if part.pairs is None else f"{part.texts[row]} | {part.pairs[row]}"
 
 
 def _check_flags() -> None:

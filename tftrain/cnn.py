@@ -92,7 +92,8 @@ def main() -> None:
 def train() -> None:
     """Train as the flags say."""
     started = time.monotonic()
-    hardware, recipe, saving = flags.hardware(), flags.recipe(RECIPE), flags.saving()
+    hardware, recipe = flags.hardware(), flags.recipe(RECIPE)
+    saving, showing = flags.saving(), flags.showing()
     source, changes = flags.data(), augmentation()
     dropout = FLAGS.dropout if FLAGS.dropout is not None else {"plain": 0.0, "normalised": 0.3}[FLAGS.network]
     configuration.check_number("dropout", dropout, 0, 1)
@@ -144,7 +145,7 @@ def train() -> None:
         inputs={"image_size": list(shape[:2]), "channels": shape[2]},
         notes=tuple(notes),
     )
-    trainer.train(task, recipe, devices, run, saving=saving, flags=given, started=started)
+    trainer.train(task, recipe, devices, run, saving=saving, showing=showing, flags=given, started=started)
 
 
 def evaluate() -> None:

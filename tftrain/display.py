@@ -37,6 +37,7 @@ class Display:
       runtime: what it is trained on.
       total_steps: all steps of the run.
       first_step: those that are done already.
+      evaluated_step: the last of them whose evaluation is done too; None: `first_step`.
       showing: what is shown beyond what always is.
       describe: gives the texts of test examples by their row numbers; None where they are no texts.
     """
@@ -53,13 +54,14 @@ class Display:
         first_step: int = 0,
         showing: Showing | None = None,
         describe=None,
+        evaluated_step: int | None = None,
     ):
         showing = showing or Showing()
         self._train, self._test, self._label_names, self._model = train, test, label_names, model
         self._total_steps, self._first_step, self._describe = total_steps, first_step, describe
         self._histograms = showing.histograms
         self._silent = folder is None
-        self._dashboards = Dashboards(folder, first_step)
+        self._dashboards = Dashboards(folder, first_step, evaluated_step)
         self._painter = concurrent.futures.ThreadPoolExecutor(1, "pictures")
         self._painting: list[concurrent.futures.Future] = []
         self._painted_step, self._painted_at, self._paint_seconds = None, 0.0, 0.0

@@ -33,7 +33,6 @@ class Keeper(keras.callbacks.Callback):
       skipped: steps whose batches are left out, since they went wrong.
       best: of the best evaluation so far: its score, its step, and how many have followed it; None before the first.
       stopped: whether no evaluation got better for too long.
-      seconds: what saving has held up the training.
     """
 
     _supports_tf_logs = True
@@ -49,7 +48,6 @@ class Keeper(keras.callbacks.Callback):
         self.skipped: list[int] = []
         self.best: dict | None = None
         self.stopped = False
-        self.seconds = 0.0
 
     def restore(self, step: int, state: dict) -> None:
         """Go on from the state of a checkpoint."""
@@ -120,7 +118,7 @@ class Keeper(keras.callbacks.Callback):
         }
         self._checkpoints.save(step, training_state.read(self.model), state)
         self._saved_step, self._saved_at = step, time.monotonic()
-        self.seconds += self._saved_at - began
+        self._monitor.saved(self._saved_at - began)
 
     def check_finite(self) -> None:
         """Raise NotFinite if a step since the last look went wrong."""

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tftrain import console, quiet, signals, training_state
-from tftrain.dashboards import Dashboards
 from tftrain.data.batching import Batches
+from tftrain.display import Display
 from tftrain.plan import Plan
 
 # Keras runs so many seconds of steps between two callbacks: progress stays live and the callbacks cost nothing.
@@ -32,8 +32,10 @@ class Monitor(keras.callbacks.Callback):
     Args:
       train, test: the batches trained on and evaluated.
       strategy: what to evaluate under.
-      dashboards: where curves go; closed by `close`.
+      display: where curves go; closed by `close`.
       plan: the run's steps.
+      log_every: steps between two points of a curve; None: at least MIN_STEPS_PER_POINT, at most POINTS_PER_EPOCH in an
+        epoch.
       stop_every: no execution runs past a multiple of so many steps; None: past a point of the curve alone.
 
     Attributes:
@@ -49,22 +51,24 @@ class Monitor(keras.callbacks.Callback):
         train: Batches,
         test: Batches,
         strategy,
-        dashboards: Dashboards,
+        display: Display,
         plan: Plan,
         *,
         stop_every: int | None = None,
+        log_every: int | None = None,
         started: float | None = None,
     ):
         super().__init__()
-        self._train, self._test, self._dashboards = train, test, dashboards
+        self._train, self._test, self._display = train, test, display
         self._test_batches = test.distribute(strategy)
         self._plan = plan
-        self._log_every = max(MIN_STEPS_PER_POINT, math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH))
+        self._log_every = log_every or max(MIN_STEPS_PER_POINT, math.ceil(train.steps_per_epoch / POINTS_PER_EPOCH))
         self._stops = [self._log_every] + [stop_every] * (stop_every is not None)
         self._started = time.monotonic() if started is None else started
         self._seen_lengths = set()
         self._steady_examples, self._steady_seconds = 0, 0.0
         self._epoch = {"seconds": 0.0, "examples": 0, "steady_seconds": 0.0}
+        self._point = [0, 0.0]  # steps since the last one that count for speed, and their seconds
         self._epoch_began = time.monotonic()
         self._step_seconds = None
         self._progress = None
@@ -96,7 +100,7 @@ class Monitor(keras.callbacks.Callback):
 
     def rewind(self, step: int, evaluated_step: int) -> None:
         """Remove the curves beyond a step, which is gone back to."""
-        self._dashboards.rewind(step, evaluated_step)
+        self._display.rewind(step, evaluated_step)
 
     def on_train_begin(self, logs=None):
         # Keras empties the metrics at the beginning of what it takes for an epoch, and this may go on within one.
@@ -144,6 +148,10 @@ class Monitor(keras.callbacks.Callback):
             self._steady_examples += self._train.examples_at(first, steps)
             self._steady_seconds += seconds
             self._step_seconds = seconds / steps
+            self._point[0] += steps
+            self._point[1] += seconds
+        self._display.shares.add("waiting", float(logs["waited"]))
+        self._display.profile.after(self.step)
         if self.step % self._log_every == 0 or self.step == self._epoch_end:
             self._write_point()
         self._progress.update(self._epoch_steps - (self._epoch_end - self.step), self._point_text)
@@ -158,10 +166,11 @@ class Monitor(keras.callbacks.Callback):
         """Evaluate, and tell the results of the epoch that ends with this step."""
         seconds = self._epoch_seconds()
         train = self._read(self.model.loss_metric, self.model.accuracy_metric)
+        began = time.monotonic()
         test = self._evaluate()
+        self._display.shares.add("evaluation", time.monotonic() - began)
         self._best_accuracy = max(self._best_accuracy, test["accuracy"])
-        self._dashboards.scalars("test", self.step, {name: test[name] for name in ("loss", "accuracy")})
-        self._dashboards.flush()
+        self._display.evaluated(self.step, {name: test[name] for name in ("loss", "accuracy")})
         self.last = {"train": train, "test": test}
         pace = _pace(
             self._steady_examples - self._epoch["examples"], self._steady_seconds - self._epoch["steady_seconds"]
@@ -172,6 +181,10 @@ class Monitor(keras.callbacks.Callback):
             f"train loss {train['loss']:.4f} accuracy {train['accuracy']:.4f}, "
             f"test loss {test['loss']:.4f} accuracy {test['accuracy']:.4f}{pace}, {console.duration(seconds)}{scale}"
         )
+
+    def saved(self, seconds: float) -> None:
+        """Count what a checkpoint has held up the training."""
+        self._display.shares.add("saving", seconds)
 
     def check_data(self) -> None:
         """Raise UserError if examples could not be read, which examples that are read by threads tell when asked."""
@@ -193,6 +206,7 @@ class Monitor(keras.callbacks.Callback):
             steps = min(steps, *(every - self.step % every for every in self._stops))
         if self._epoch_end is not None:
             steps = max(1, min(steps, self._epoch_end - self.step))
+        steps = self._display.profile.limit(self.step, steps)
         self.model._steps_per_execution.assign(steps)
 
     def _write_point(self) -> None:
@@ -207,7 +221,8 @@ class Monitor(keras.callbacks.Callback):
             values["loss_scale"] = self._loss_scale
         if not math.isnan(self.examples_per_second):
             values["examples_per_second"] = self.examples_per_second
-        self._dashboards.scalars("train", self.step, values)
+        self._display.point(self.step, values, *self._point)
+        self._point = [0, 0.0]
 
     def _evaluate(self) -> dict:
         """Score the test data; every example counts once."""
@@ -266,13 +281,13 @@ class Monitor(keras.callbacks.Callback):
 
     def flush(self) -> None:
         """Bring the curves to disk."""
-        self._dashboards.flush()
+        self._display.flush()
 
     def close(self) -> None:
         """Close TensorBoard's files, and remove a progress bar that stands."""
         if self._progress is not None:
             self._progress.close()
-        self._dashboards.close()
+        self._display.close()
 
 
 def _pace(examples: int, seconds: float) -> str:

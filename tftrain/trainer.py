@@ -2,17 +2,30 @@
 
 import dataclasses
 import hashlib
+import shlex
+import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 import tf_keras as keras
 
-from tftrain import console, optimizers, resuming, run_directory, saved_state, signals, training_state
+from tftrain import (
+    console,
+    dashboard,
+    optimizers,
+    report,
+    resuming,
+    run_directory,
+    saved_state,
+    signals,
+    training_state,
+)
 from tftrain.checkpoints import Checkpoints
-from tftrain.configuration import Recipe, Saving
-from tftrain.dashboards import Dashboards
+from tftrain.configuration import Recipe, Saving, Showing
 from tftrain.data.batching import Batches
+from tftrain.display import Display
 from tftrain.errors import UserError
 from tftrain.keeper import Keeper
 from tftrain.monitor import Monitor
@@ -33,6 +46,8 @@ class Task:
       build_network: makes the network; it is called under the strategy's scope, after the seed is set.
       network: what the network can be built from again, as JSON; for config.json.
       inputs: how a person's data become the network's inputs, as JSON; for config.json.
+      describe: gives the texts of test examples by their row numbers, for those that were taken for another class; None
+        where they are no texts.
       notes: lines about the data or the network for the banner, as (name, text).
     """
 
@@ -43,6 +58,7 @@ class Task:
     build_network: Callable[[], keras.Model]
     network: dict = dataclasses.field(default_factory=dict)
     inputs: dict = dataclasses.field(default_factory=dict)
+    describe: Callable | None = None
     notes: tuple[tuple[str, str], ...] = ()
 
 
@@ -91,6 +107,7 @@ def train(
     run: RunDirectory,
     *,
     saving: Saving | None = None,
+    showing: Showing | None = None,
     flags: dict | None = None,
     started: float | None = None,
 ) -> dict:
@@ -105,6 +122,7 @@ def train(
       runtime: from `runtime.start`, called before the network and the batches were made.
       run: where results go.
       saving: how the run is kept; None: `Saving()`.
+      showing: what dashboards show beyond what they always do.
       flags: every flag as resolved, for config.json.
       started: time.monotonic() at the start of the command, for `seconds` and `seconds_to_first_step`.
 
@@ -135,15 +153,37 @@ def train(
     model = build_model(task, recipe, runtime, plan.total_steps)
     parameters = sum(int(np.prod(weight.shape)) for weight in model.network.weights)
     done = 0 if checkpoint is None else checkpoint.step
-    dashboards = Dashboards(run.tensorboard, done, evaluated_step(plan, done))
+    showing = showing or Showing()
+    display = Display(
+        run.tensorboard,
+        task.train,
+        task.test,
+        task.label_names,
+        model,
+        runtime,
+        plan.total_steps,
+        done,
+        showing,
+        task.describe,
+        evaluated_step(plan, done),
+    )
     monitor = Monitor(
-        task.train, task.test, runtime.strategy, dashboards, plan, stop_every=saving.every_steps, started=started
+        task.train,
+        task.test,
+        runtime.strategy,
+        display,
+        plan,
+        log_every=showing.log_every,
+        stop_every=saving.every_steps,
+        started=started,
     )
     keeper = Keeper(checkpoints, saving, monitor, plan, resuming.position(recipe, plan), started)
     loop = TrainingLoop(model, task.train, runtime.strategy, plan, monitor, keeper, checkpoints, saving)
     note = loop.restore(checkpoint) if checkpoint is not None else None
     checkpoints.check_space(sum(array.nbytes for array in training_state.read(model).values()))
-    _say_banner(task, recipe, runtime, run, model.network, parameters, plan.total_steps)
+    banner = _banner(task, recipe, runtime, run, model.network, parameters, plan.total_steps, display.notes)
+    for name, text in banner:
+        console.say(f"{name:<12} {text}")
     if checkpoint is not None:
         console.say(f"resumed      from step {done:,}, in epoch {plan.epoch(done - 1) + 1}: {checkpoint.path}")
     for line in changes + [f"note         {note}"] * (note is not None):
@@ -151,18 +191,40 @@ def train(
     config["chosen"]["total_steps"] = plan.total_steps
     run.write_json("config.json", config)
     (run.path / "results.json").unlink(missing_ok=True)  # those of fewer epochs
+    schedule = optimizers.make_schedule(recipe, plan.total_steps)
+    display.begin(
+        run.path.name, config, banner, np.broadcast_to(schedule(tf.range(plan.total_steps)), plan.total_steps)
+    )
 
     try:
         loop.run()
+        results = _results(recipe, runtime, saving, plan, monitor, keeper, model, parameters, started)
+        run.write_json("results.json", results)
+        display.end(monitor.step, results)
     except signals.Interrupted as interruption:
         console.say(
             f"interrupted  by {interruption.name}; saved at step {checkpoints.latest().step:,} in {run.path}; "
             "the same command goes on from there"
         )
         raise
+    finally:
+        monitor.close()
+    run.write_json("mistakes.json", display.mistakes)
+    console.say(
+        f"test accuracy {results['test_accuracy']:.4f} on {results['test_examples']:,} examples, after "
+        f"{console.duration(results['seconds'])}{monitor.pace + ' in training' if monitor.pace else ''}"
+    )
+    console.say(f"best         {saving.best_metric} {keeper.best['score']:.4f}, of step {keeper.best['step']:,}")
+    console.say(f"results      {run.path / 'results.json'}")
+    console.say(f"report       {report.write(run.path)}")
+    console.say(f"curves       {dashboard.command(run.path.parent)}")
+    return results
 
+
+def _results(recipe, runtime, saving, plan, monitor, keeper, model, parameters, started) -> dict:
+    """What results.json holds."""
     position = plan.position(monitor.step)
-    results = {
+    return {
         "steps": monitor.step,
         "epochs": position / plan.steps_per_epoch if plan.done(monitor.step) else position // plan.steps_per_epoch,
         **monitor.results(),
@@ -179,21 +241,13 @@ def train(
         "parameters": parameters,
         "weights_sha256": run_directory.weights_sha256(model.network.weights),
     }
-    run.write_json("results.json", results)
-    console.say(
-        f"test accuracy {results['test_accuracy']:.4f} on {results['test_examples']:,} examples, after "
-        f"{console.duration(results['seconds'])}{monitor.pace + ' in training' if monitor.pace else ''}"
-    )
-    console.say(f"best         {saving.best_metric} {keeper.best['score']:.4f}, of step {keeper.best['step']:,}")
-    console.say(f"results      {run.path / 'results.json'}")
-    console.say(f"curves       tensorboard --logdir={run.path.parent}")
-    return results
 
 
 def _config(task: Task, recipe: Recipe, runtime: Runtime, saving: Saving, flags: dict | None) -> dict:
     """What config.json holds."""
     return {
         "experiment": task.name,
+        "command": shlex.join(["python", "-m", _module(), *sys.argv[1:]]) if flags else "",
         "flags": flags or {},
         "recipe": dataclasses.asdict(recipe),
         "saving": dataclasses.asdict(saving),
@@ -218,7 +272,14 @@ def _config(task: Task, recipe: Recipe, runtime: Runtime, saving: Saving, flags:
     }
 
 
-def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) -> None:
+def _module() -> str:
+    """The module that `python -m` runs."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec else sys.argv[0]
+
+
+def _banner(task, recipe, runtime, run, network, parameters, total_steps, notes) -> list[tuple[str, str]]:
+    """What is said of a run before its first step, as (name, text)."""
     share = task.train.rows_per_replica(runtime.replicas)
     examples = min(recipe.batch_size, task.train.count)
     gradients = "" if runtime.replicas == 1 else f"; gradients: {runtime.reduction}"
@@ -232,6 +293,7 @@ def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) ->
             f"{task.train.count:,} training and {task.test.count:,} test examples, {len(task.label_names)} classes",
         ),
         *task.notes,
+        *notes,
         ("network", f"{network.name}, {parameters:,} parameters"),
         ("steps", f"{total_steps:,}, {task.train.steps_per_epoch:,} an epoch"),
         ("run", str(run.path)),
@@ -246,5 +308,4 @@ def _say_banner(task, recipe, runtime, run, network, parameters, total_steps) ->
         lines.append(
             ("note", f"{examples} examples do not divide evenly: {share * runtime.replicas} rows are computed")
         )
-    for name, text in lines:
-        console.say(f"{name:<12} {text}")
+    return lines

@@ -82,7 +82,6 @@ class TrainingLoop:
             raise
         finally:
             signals.release()
-            self._monitor.close()
 
     def _train(self) -> None:
         while (step := self._monitor.step) < self._plan.total_steps and not self._keeper.stopped:
