@@ -101,7 +101,7 @@ def test_what_was_chosen_is_said_at_the_start(runs):
         assert f"precision    float32; XLA {'on' if name == 'bert on 2' else 'off'}" in output.stderr
         assert "16 examples in a step, 8 on each replica" in output.stderr
         assert str(folder) in output.stderr
-        assert "tensorboard --logdir=" in output.stderr
+        assert "python -m tftrain.dashboard " in output.stderr
 
 
 def test_the_number_of_compilations_is_said(runs):
