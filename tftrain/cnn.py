@@ -79,6 +79,17 @@ def augmentation() -> Augmentation:
     )
 
 
+def evaluation_batch_size() -> int:
+    """How many images the flags let a trained network see at once, over all replicas together.
+
+    Raises:
+      UserError: it is no count.
+    """
+    size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
+    configuration.check_count("eval_batch_size", size)
+    return size
+
+
 def main() -> None:
     """Do what --mode says."""
     if FLAGS.mode == "evaluate":
@@ -153,8 +164,7 @@ def evaluate() -> None:
     hardware, run_dir = flags.hardware(), flags.saved_run_dir()
     config = run_directory.RunDirectory.open(run_dir).config
     source = flags.data_of(config["flags"], run_dir)
-    size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
-    configuration.check_count("eval_batch_size", size)
+    size = evaluation_batch_size()
     seed = config["recipe"].get("seed")
     seed = seed if isinstance(seed, int) else 0
     data = image_sets.find(source, seed, FLAGS.bad_files)
@@ -190,8 +200,7 @@ def predict() -> None:
     hardware, run_dir = flags.hardware(), flags.saved_run_dir()
     if FLAGS.input is None:
         raise UserError("--mode=predict: needs --input=FILE, a folder, or - for paths on standard input")
-    size = FLAGS.eval_batch_size or FLAGS.batch_size or RECIPE.evaluation_batch_size
-    configuration.check_count("eval_batch_size", size)
+    size = evaluation_batch_size()
     run_directory.RunDirectory.open(run_dir)
 
     with quiet.notices():

@@ -13,7 +13,7 @@ import jinja2
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from tftrain import dashboards, paths, pictures
+from tftrain import dashboards, durable, paths, pictures
 from tftrain.errors import UserError
 
 NAME = "report.html"
@@ -61,9 +61,7 @@ def write(run: pathlib.Path) -> pathlib.Path:
         ],
     )
     path = run / NAME
-    partial = path.with_name(f".{NAME}.partial")
-    partial.write_text(page, encoding="utf-8", errors="replace")
-    partial.replace(path)
+    durable.replace(path, page.encode("utf-8", "replace"))
     return path
 
 

@@ -103,9 +103,9 @@ class Cache:
             self._used += array.nbytes
             if self._file is None:
                 self._arrays[row] = array
-        if self._file is not None and self.full_disk is None:
+        if self._file is not None:
             try:
                 if os.pwrite(self._file.fileno(), np.ascontiguousarray(array), offset) == array.nbytes:
                     self._places[row] = offset, array.shape
             except OSError as error:
-                self.full_disk = error.strerror
+                self.full_disk, self._limit = error.strerror, 0

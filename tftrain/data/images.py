@@ -120,7 +120,7 @@ class ImageExamples:
             raise UserError(self._failure)
         if self._cache is not None and self._cache.full_disk is not None:
             console.say(f"note         --cache=disk: {self._cache.full_disk}; going on without what does not fit")
-            self._cache.full_disk, self._cache._limit = None, 0
+            self._cache.full_disk = None
 
     def _load(self, fitting: bool, rows: np.ndarray, words: np.ndarray) -> np.ndarray:
         """The images of some rows, from an op of TensorFlow, where an exception would print a traceback and no more."""

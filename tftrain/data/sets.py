@@ -3,6 +3,7 @@ can fetch."""
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -294,7 +295,7 @@ class TfdsImages:
     place: str
     shape: tuple[int | None, int | None, int | None]
 
-    @property
+    @functools.cached_property
     def facts(self) -> np.ndarray:
         """int32 [n, 3]: width, height and channels, of SAMPLE images at most where they differ.
 
